@@ -1,0 +1,1 @@
+"""slicewise: right-size deep-learning inference."""

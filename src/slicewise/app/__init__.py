@@ -1,0 +1,1 @@
+"""People: command line and reports."""

@@ -1,0 +1,185 @@
+"""What a graph costs: device-free work, and predictions on a device.
+
+Types only; counting is the business of `graph/work.py`, predicting that of `predict/`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slicewise.core.notes import Note
+from slicewise.core.precision import DType
+
+
+class Kind(StrEnum):
+    """What sort of kernel an operator becomes."""
+
+    CONV = "conv"
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    RECURRENT = "recurrent"
+    NORM = "norm"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    REDUCTION = "reduction"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"  # copies, transposes, gathers, concatenations
+    SORT = "sort"
+    QUANTIZE = "quantize"
+    VIEW = "view"  # no bytes move: reshape, identity, shape arithmetic
+    CONTROL = "control"  # If, Loop, Scan: cost is that of the bodies
+    OPAQUE = "opaque"  # in no table: bytes only, with a Note
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Device-free cost of one node, or of a sum of nodes.
+
+    `macs`: multiply-adds of convolution, matrix product, attention and recurrence, whole batch.
+    `flops`: 2 x macs + other arithmetic. `read_bytes` are activations read, `write_bytes` results
+    written, `weight_bytes` constants read in their stored form.
+    """
+
+    macs: int = 0
+    flops: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    weight_bytes: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.macs + other.macs,
+            self.flops + other.flops,
+            self.read_bytes + other.read_bytes,
+            self.write_bytes + other.write_bytes,
+            self.weight_bytes + other.weight_bytes,
+        )
+
+    def __mul__(self, times: int) -> "Work":
+        return Work(
+            self.macs * times,
+            self.flops * times,
+            self.read_bytes * times,
+            self.write_bytes * times,
+            self.weight_bytes * times,
+        )
+
+    @property
+    def moved_bytes(self) -> int:
+        """All bytes read and written."""
+        return self.read_bytes + self.write_bytes + self.weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A node seen as `batch` matrix products [m, k] x [k, n].
+
+    Convolution: batch = groups, m = images x output positions, n = output channels of a group,
+    k = input channels of a group x kernel. Attention: batch = images x heads, m = queries,
+    n = head size of the values, k = keys.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """Work of one node of a graph and what a predictor needs to price it.
+
+    `work` counts all `repeats` of a body; `body` holds the nodes of one run of it. `dtype` is the
+    type the arithmetic is done in. `contraction` is set for conv, matmul, attention, recurrent.
+    `steps` are dependent launches inside the node (recurrence over a sequence).
+    """
+
+    name: str
+    op_type: str
+    kind: Kind
+    dtype: DType
+    work: Work
+    contraction: Contraction | None = None
+    steps: int = 1
+    body: "tuple[NodeWork, ...]" = ()
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphWork:
+    """Work of every node of a graph, index by index, and what counting had to note."""
+
+    nodes: tuple[NodeWork, ...]
+    total: Work
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure computed without running; low and high bound the 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Peak device memory: weights + activations + runtime, with a 90 % interval."""
+
+    value: int
+    low: int
+    high: int
+    weights: int
+    activations: int
+    runtime: int
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEstimate:
+    """Predicted time of one node.
+
+    `latency_ms` is its part of the whole. `compute_ms` and `memory_ms` are what arithmetic and
+    bytes alone would take on the full device; `limit` names what binds it: compute, memory,
+    launch, or none for a view.
+    """
+
+    name: str
+    op_type: str
+    kind: Kind
+    latency_ms: float
+    compute_ms: float
+    memory_ms: float
+    limit: str
+    flops: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one model costs at one batch on one device, or slice of one.
+
+    The latencies of `nodes` plus `host_ms` add up to `latency_ms.value` exactly.
+    `compute_utilisation`: achieved flop/s over the device's peak. `saturation`: b t_sat / (T - H),
+    1 = the device is full; the slice rule uses this one.
+    """
+
+    model: str
+    device: str
+    slice: str | None
+    batch: int
+    precision: str
+    runtime: str
+    macs: int
+    flops: int
+    latency_ms: Estimate
+    throughput_per_s: float
+    energy_j: Estimate
+    memory_bytes: MemoryEstimate
+    compute_utilisation: float
+    saturation: float
+    source: str
+    host_ms: float = 0.0
+    nodes: tuple[NodeEstimate, ...] = ()
+    notes: tuple[Note, ...] = field(default=())

@@ -1,0 +1,84 @@
+"""The error tree. The number beside each class is the exit code of the command line.
+
+SlicewiseError (1)
+  UsageError (2)            an option or argument that cannot be
+    MissingDependency (2)   an optional library is absent; names the extra
+  ModelError (3)            the model file or graph cannot be used
+  DeviceError (4)           unknown device, profile or precision; impossible device file
+  PredictionError (5)       a prediction cannot be given, or `--strict` refuses its notes
+  PartitionError (6)
+    Infeasible (6)          no partition respects the limits; says which and by how much
+  MeasureError (7)
+  TuningError (8)
+  StoreError (9)
+
+A message has four parts: what, the value given, what is allowed, what to do.
+"""
+
+
+class SlicewiseError(Exception):
+    """Root of all errors that a user can cause or meet."""
+
+    exit_code = 1
+
+
+class UsageError(SlicewiseError):
+    """An option or argument that cannot be."""
+
+    exit_code = 2
+
+
+class MissingDependency(UsageError):
+    """An optional library is absent."""
+
+    def __init__(self, purpose: str, *, package: str, extra: str | None) -> None:
+        remedy = f"'slicewise[{extra}]'" if extra else package
+        super().__init__(f"{purpose} needs {package}: pip install {remedy}")
+        self.package = package
+        self.extra = extra
+
+
+class ModelError(SlicewiseError):
+    """The model file or graph cannot be used."""
+
+    exit_code = 3
+
+
+class DeviceError(SlicewiseError):
+    """Unknown device, profile or precision, or an impossible device file."""
+
+    exit_code = 4
+
+
+class PredictionError(SlicewiseError):
+    """A prediction cannot be given, or strict mode refuses its notes."""
+
+    exit_code = 5
+
+
+class PartitionError(SlicewiseError):
+    """A pipeline partition cannot be given."""
+
+    exit_code = 6
+
+
+class Infeasible(PartitionError):
+    """No partition respects the limits."""
+
+
+class MeasureError(SlicewiseError):
+    """A measurement failed."""
+
+    exit_code = 7
+
+
+class TuningError(SlicewiseError):
+    """Tuning failed."""
+
+    exit_code = 8
+
+
+class StoreError(SlicewiseError):
+    """The record store cannot be read or written."""
+
+    exit_code = 9

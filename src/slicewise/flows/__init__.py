@@ -1,0 +1,1 @@
+"""The verbs: here rooms meet."""

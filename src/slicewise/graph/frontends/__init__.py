@@ -1,0 +1,1 @@
+"""Doors: one module for each framework or file format a model can come from."""

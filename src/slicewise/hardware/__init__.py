@@ -1,0 +1,1 @@
+"""Devices: the catalogue of data sheets and the probe of this machine."""

@@ -1,0 +1,1 @@
+"""From work and a device to time, energy and memory."""
