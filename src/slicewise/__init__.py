@@ -1,1 +1,117 @@
-"""slicewise: right-size deep-learning inference."""
+"""slicewise: right-size deep-learning inference.
+
+    import slicewise
+    p = slicewise.predict("resnet50.onnx", device="a100-sxm4-80gb/2g.20gb", batch=8)
+    p.latency_ms.value, p.latency_ms.low, p.latency_ms.high
+
+Names are loaded on first use, so that importing the package stays light.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from slicewise._version import __version__
+
+if TYPE_CHECKING:
+    from slicewise.core.cost import Estimate, MemoryEstimate, NodeEstimate, Prediction, Work
+    from slicewise.core.coverage import Support
+    from slicewise.core.device import Device, SliceProfile
+    from slicewise.core.document import ModelInfo, PredictionSet
+    from slicewise.core.errors import (
+        DeviceError,
+        ModelError,
+        PredictionError,
+        SlicewiseError,
+        UsageError,
+    )
+    from slicewise.core.graph import Graph, Node, Tensor
+    from slicewise.core.notes import Note
+    from slicewise.flows.devices import device, devices
+    from slicewise.flows.load import load
+    from slicewise.flows.predict import PredictOptions, predict, predict_many
+    from slicewise.flows.support import support
+
+__all__ = [
+    "Device",
+    "DeviceError",
+    "Estimate",
+    "Graph",
+    "MemoryEstimate",
+    "ModelError",
+    "ModelInfo",
+    "Node",
+    "NodeEstimate",
+    "Note",
+    "PredictOptions",
+    "Prediction",
+    "PredictionError",
+    "PredictionSet",
+    "SliceProfile",
+    "SlicewiseError",
+    "Support",
+    "Tensor",
+    "UsageError",
+    "Work",
+    "__version__",
+    "device",
+    "devices",
+    "load",
+    "predict",
+    "predict_many",
+    "support",
+]
+
+_HOME = {
+    "Device": "core.device",
+    "DeviceError": "core.errors",
+    "Estimate": "core.cost",
+    "Graph": "core.graph",
+    "MemoryEstimate": "core.cost",
+    "ModelError": "core.errors",
+    "ModelInfo": "core.document",
+    "Node": "core.graph",
+    "NodeEstimate": "core.cost",
+    "Note": "core.notes",
+    "PredictOptions": "flows.predict",
+    "Prediction": "core.cost",
+    "PredictionError": "core.errors",
+    "PredictionSet": "core.document",
+    "SliceProfile": "core.device",
+    "SlicewiseError": "core.errors",
+    "Support": "core.coverage",
+    "Tensor": "core.graph",
+    "UsageError": "core.errors",
+    "Work": "core.cost",
+    "device": "flows.devices",
+    "devices": "flows.devices",
+    "load": "flows.load",
+    "predict": "flows.predict",
+    "predict_many": "flows.predict",
+    "support": "flows.support",
+}
+
+
+class _Package(ModuleType):
+    """Keeps `slicewise.predict` the verb: importing the room of the same name would replace it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _HOME and isinstance(value, ModuleType):
+            return  # `from slicewise.predict.slice import scale` works without this attribute
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'slicewise' has no attribute {name!r}")
+    value: object = getattr(import_module(f"slicewise.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -47,10 +47,13 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A tensor known before the run. `stored_bytes` differs from the tensor's own size where the
-    weight is kept compressed (DequantizeLinear of a constant)."""
+    weight is kept compressed (DequantizeLinear of a constant). `trainable` is the number of
+    elements behind it where that is not its own: rows picked from a larger table, or 0 for a
+    weight that another constant was made from too."""
 
     role: Role
     stored_bytes: int
+    trainable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class Graph:
 
     def _count(self, role: Role) -> int:
         own = sum(
-            self.tensors[name].elements
+            self.tensors[name].elements if constant.trainable is None else constant.trainable
             for name, constant in self.constants.items()
             if constant.role is role
         )

@@ -1,0 +1,57 @@
+# The commands of the house; CI runs `check` and `test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: setup demo test test-quick test-slow check format docs docs-reference bench clean
+
+setup: $(STAMP)
+
+# The stamp is written last, so an interrupted set-up is done again.
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slicewise needs Python >= 3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(STAMP)
+
+# The main job on a real model: the ResNet-50 that the onnx package ships.
+demo: $(STAMP)
+	@model=$$($(BIN)/python -c 'import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/light/light_resnet50.onnx"))') && \
+	set -x && $(BIN)/slicewise predict "$$model" --batch 1,8 \
+	  --device a100-sxm4-80gb,a100-sxm4-80gb/1g.10gb,a100-sxm4-80gb/3g.40gb,h100-sxm5-80gb,cpu
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n auto -m 'not slow and not gpu'
+
+test-quick: $(STAMP)
+	$(BIN)/python -m pytest -n auto -m 'not slow and not gpu' -q tests/core tests/predict tests/app tests/flows tests/test_architecture.py
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n auto -m 'slow'
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/reference_pages.py --check
+	$(BIN)/mkdocs build --strict --quiet
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs-reference: $(STAMP)
+	$(BIN)/python tools/reference_pages.py
+
+docs: docs-reference
+	$(BIN)/mkdocs build --strict
+
+# Every table in benchmarks/results; those that need the measured data say so and stop.
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.light_cnns
+	$(BIN)/python -m benchmarks.start_up
+	$(BIN)/python -m benchmarks.roofline_error
+
+clean:
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,272 @@
+"""The command line: parse, call a flow, show. One place turns errors into lines and exit codes."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slicewise._version import __version__
+from slicewise.core.errors import SlicewiseError, UsageError
+
+app = typer.Typer(
+    name="slicewise",
+    help="Right-size deep-learning inference: ask before you run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="Model files (.onnx).")]
+OneModel = Annotated[str, typer.Argument(metavar="MODEL", help="Model file (.onnx).")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        metavar="D[,D...]",
+        help="Devices, slices (a100-sxm4-80gb/2g.20gb), shares (NAME@50%), files (./mine.toml),"
+        " cpu, gpu:0. Default: this machine.",
+    ),
+]
+Batches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batch", metavar="N[,N...]", help="Batch sizes. Default: the model's own, or 1."
+    ),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="fp32, tf32, fp16, bf16, amp, int8, fp8 or nvfp4. Default: the model's own."
+    ),
+]
+RuntimeOption = Annotated[
+    str, typer.Option(help="torch-eager, torch-compile, onnxruntime or tensorrt.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="[NAME=]SHAPE",
+        help="Whole shape of an input, as in 1x3x224x224; no name is needed if there is one.",
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension, as in seq=128."),
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Show the heaviest operators and what limits them.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Turn notes into one error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Also write the JSON document here."),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"slicewise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Right-size deep-learning inference: ask before you run."""
+
+
+@app.command()
+def predict(
+    models: Models,
+    device: Devices = None,
+    batch: Batches = None,
+    precision: PrecisionOption = None,
+    runtime: RuntimeOption = "onnxruntime",
+    inputs: Inputs = None,
+    dim: Dims = None,
+    explain: Explain = False,
+    strict: Strict = False,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Predict latency, energy and memory without running anything.
+
+    Several models, devices and batches make one table.
+    """
+    from slicewise.app import options
+    from slicewise.app.files import check_writable
+    from slicewise.flows.predict import PredictOptions, predict_many
+
+    if output is not None:
+        check_writable(output)
+    names = options.split_list(device or [])
+    if device and not names:
+        raise UsageError("--device is empty; name one, as in --device a100-sxm4-80gb")
+    with _progress(quiet=as_json) as progress:
+        result = predict_many(
+            models,
+            devices=names or [None],
+            batches=options.parse_batches(batch or []),
+            options=PredictOptions(
+                precision=precision,
+                runtime=runtime,
+                dims=options.parse_dims(dim or []),
+                inputs=options.parse_inputs(inputs or []),
+                strict=strict,
+            ),
+            progress=progress,
+        )
+    from slicewise.app import documents
+
+    def document() -> documents.Json:
+        return documents.predict_document(result, nodes=explain)
+
+    def report() -> None:
+        from slicewise.app import report
+
+        report.console().print(report.predict_report(result, explain=explain))
+
+    _show(document, report, as_json=as_json, output=output)
+
+
+@app.command()
+def support(
+    model: OneModel,
+    batch: Batches = None,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which operators of a model are priced by a formula, which by bytes only."""
+    from slicewise.app import documents, options
+    from slicewise.flows.support import support as find_support
+
+    batches = options.parse_batches(batch or [])
+    if len(batches) > 1:
+        raise UsageError("support takes one --batch; coverage is the same for all")
+    result = find_support(
+        model,
+        batch=batches[0],
+        dims=options.parse_dims(dim or []),
+        inputs=options.parse_inputs(inputs or []),
+    )
+
+    def report() -> None:
+        from slicewise.app import report
+
+        report.console().print(report.support_report(result))
+
+    _show(lambda: documents.support_document(result), report, as_json=as_json, output=None)
+
+
+@app.command()
+def devices(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One device, slice, share or file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the devices of the catalogue, or show one with its slices and sources."""
+    from slicewise.app import documents
+    from slicewise.flows.devices import device, devices
+
+    found = devices() if name is None else (device(name),)
+
+    def report() -> None:
+        from slicewise.app import report
+
+        made = report.devices_report(found) if name is None else report.device_report(found[0])
+        report.console().print(made)
+
+    _show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
+
+
+def _show(
+    document: Callable[[], dict[str, object]],
+    report: Callable[[], None],
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Write the document where asked, then print it or the report."""
+    from slicewise.app.documents import encode
+    from slicewise.app.files import write_atomically
+
+    encoded = encode(document()) if as_json or output is not None else b""
+    if output is not None:
+        write_atomically(output, encoded)
+    if as_json:
+        sys.stdout.buffer.write(encoded)
+        sys.stdout.flush()
+    else:
+        report()
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[str], None] | None]:
+    """Yield a reporter of what is being worked on: a spinner on a terminal's stderr, else None."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from slicewise.app.report import console
+
+    with console(stderr=True).status("reading") as status:
+        yield lambda words: status.update(words)
+
+
+def main() -> None:
+    """Run the command line and exit with the code of the error tree."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Return the exit code of one command line; a user's mistake prints one line on stderr."""
+    try:
+        code = app(args=arguments, prog_name="slicewise", standalone_mode=False)
+    except SlicewiseError as err:
+        return _fail(str(err), err.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error. Keep the interpreter's own flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except _CLICK_ERRORS as err:
+        return _usage(err)
+    return code if isinstance(code, int) else 0
+
+
+# Newer releases of typer carry their own copy of click, so its classes are taken from typer.
+_CLICK_ERRORS: tuple[type[Exception], ...] = (
+    *(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"),
+    typer.Abort,
+)
+
+
+def _usage(err: Exception) -> int:
+    if isinstance(err, typer.Abort):
+        return _fail("interrupted", 130)
+    show = getattr(err, "format_message", None)
+    message = show() if callable(show) else str(err)
+    if type(err).__name__ == "NoArgsIsHelpError":
+        typer.echo(message)
+        return 0
+    return _fail(f"{message.rstrip('.')}; `slicewise --help` shows what there is", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    sys.stderr.write(f"error: {line}\n")
+    return code

@@ -1,0 +1,528 @@
+"""Where an exporter baked the batch into a model: find the place, move it to the new batch.
+
+`rebatch_target` decides a Reshape by following the batch through the row-major order of the
+elements. The other rows of `MENDS` mend operators whose constants name the old batch, and
+`_stretch` widens an operand that was made for the old batch (a class token, an initial state).
+Everything mended leaves a Note; where nothing fits, the walk refuses the model.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from slicewise.core.notes import Note
+from slicewise.graph.shape_facts import (
+    Array,
+    Contradiction,
+    Fact,
+    Op,
+    Shape,
+    Unknown,
+    axis_of,
+    show,
+)
+from slicewise.graph.shape_layout import resolve_reshape, slice_parts, split_sizes
+from slicewise.graph.shape_walk import Place, Scope, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch a model was made for and the one it is wanted at."""
+
+    old: int
+    new: int
+
+    def scaled(self, size: int) -> int:
+        """Return `size`, a multiple of the old batch, at the new one; `Contradiction` if none."""
+        if size % self.old:
+            raise Contradiction(f"{size} is no multiple of the batch {self.old}")
+        return size // self.old * self.new
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """An axis of a reshaped tensor where the batch can be: `exact` if it holds nothing else."""
+
+    axis: int
+    exact: bool
+    innermost: bool
+    kept: bool
+
+
+def rebatch_target(
+    target: Sequence[int],
+    *,
+    before: Shape,
+    after: Shape,
+    result: Shape,
+    batch: Batch,
+    allow_zero: bool = False,
+    innermost: bool = False,
+) -> tuple[tuple[int, ...], bool]:
+    """Return the Reshape target for the new batch, and whether the batch ends up innermost.
+
+    `before` -> `result` is what `target` does at the old batch, `after` its input at the new one.
+    Reshape keeps the row-major order, so the batch, an axis of stride s in `before`, has to be in
+    an axis of the result whose span of strides covers s. The target comes back unchanged where it
+    puts the batch there by itself. `innermost`: the batch is the fast part of a merged axis.
+
+    >>> rebatch_target((1, -1, 768), before=(1, 768, 196), after=(8, 768, 196),
+    ...                result=(1, 196, 768), batch=Batch(1, 8))
+    ((8, -1, 768), False)
+    """
+    plain = _resolved(after, target, allow_zero=allow_zero)
+    changed = [k for k, (x, y) in enumerate(zip(before, after, strict=False)) if x != y]
+    if len(before) != len(after) or not changed or 0 in before:
+        if plain is None:
+            raise Contradiction(f"target {show(target)}, input {show(after)}")
+        return tuple(target), False
+    plans = list(_plans(before, after, result, changed, batch, innermost=innermost))
+    exact = [plan for plan in plans if plan[1].exact]
+    for shape, home in exact or plans:
+        if plain == shape:
+            return tuple(target), home.innermost
+    if not plans:
+        if plain is None:
+            raise Contradiction(f"target {show(target)}, input {show(after)}")
+        return tuple(target), False
+    shape, home = (exact or plans)[0]
+    mended = _restate(target, after, shape, allow_zero=allow_zero)
+    return mended, home.innermost
+
+
+def _resolved(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape | None:
+    try:
+        return resolve_reshape(shape, target, allow_zero=allow_zero)
+    except Contradiction:
+        return None
+
+
+def _plans(
+    before: Shape,
+    after: Shape,
+    result: Shape,
+    changed: Sequence[int],
+    batch: Batch,
+    *,
+    innermost: bool,
+) -> Iterator[tuple[Shape, _Home]]:
+    """Yield the shapes of the result that keep the batch in its place, most likely first."""
+    axis, rest = changed[0], changed[1:]
+    for home in _homes(before, axis, result, batch, innermost=innermost):
+        size = result[home.axis] * after[axis]
+        if size % before[axis]:
+            continue
+        out = (*result[: home.axis], size // before[axis], *result[home.axis + 1 :])
+        if not rest:
+            if math.prod(out) == math.prod(after):
+                yield out, home
+            continue
+        # more than one axis holds the batch (a matrix of all against all): place the others
+        middle = (*before[:axis], after[axis], *before[axis + 1 :])
+        yield from _plans(middle, after, out, rest, batch, innermost=innermost)
+
+
+def _homes(
+    before: Shape, axis: int, result: Shape, batch: Batch, *, innermost: bool
+) -> list[_Home]:
+    stride = math.prod(before[axis + 1 :])
+    place = stride if innermost else stride * before[axis] // batch.old
+    homes = []
+    kept = {(math.prod(before[k + 1 :]), d) for k, d in enumerate(before) if k != axis}
+    for j, size in enumerate(result):
+        low = math.prod(result[j + 1 :])
+        covers = low <= place and place * batch.old <= low * size
+        if covers and place % low == 0 and low * size % (place * batch.old) == 0:
+            exact = size == batch.old and low == place
+            inner = low == place and not exact and low * size != place * batch.old
+            homes.append(_Home(j, exact, inner, (low, size) in kept))
+    # the batch goes into an axis of its own; next best is one that is not simply passed on
+    return sorted(homes, key=lambda home: (not home.exact, home.kept, home.axis))
+
+
+def _restate(
+    target: Sequence[int], after: Shape, wanted: Shape, *, allow_zero: bool
+) -> tuple[int, ...]:
+    """Return `target` with as few entries changed as give `wanted`."""
+    mended = list(target)
+    for k, (entry, size) in enumerate(zip(target, wanted, strict=True)):
+        copies = entry == 0 and not allow_zero and k < len(after) and after[k] == size
+        if entry != -1 and not copies:
+            mended[k] = size
+    return tuple(mended) if _resolved(after, mended, allow_zero=allow_zero) == wanted else wanted
+
+
+class Mender:
+    """Mends nodes on the walk at the new batch; edits the working copy of the model."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.notes: list[Note] = []
+        self._names = 0
+
+    def __call__(
+        self,
+        walk: Walk,
+        op: Op,
+        scope: Scope,
+        before: Scope,
+        place: Place,
+        clash: Contradiction | None,
+    ) -> Op | None:
+        """Return the op to go on with; None to go on as it is, or if `clash` cannot be mended."""
+        patient = _Patient(walk, op, scope, before, place, self)
+        if clash is None:
+            mend = MENDS.get(op.type) if op.node.domain in ("", "ai.onnx") else None
+            changed = False if mend is None else mend(patient)
+        else:
+            changed = _stretch(patient)
+        return patient.renewed() if changed else None
+
+    def fresh_name(self, label: str) -> str:
+        """Return a value name that no model has."""
+        self._names += 1
+        return f"{label}::batch{self.batch.new}.{self._names}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    """A node under treatment, with its facts at both batches."""
+
+    walk: Walk
+    op: Op
+    scope: Scope
+    before: Scope
+    place: Place
+    mender: Mender
+
+    @property
+    def batch(self) -> Batch:
+        return self.mender.batch
+
+    def old(self, slot: int) -> Fact | None:
+        """The fact of input `slot` at the old batch."""
+        name = self.op.node.input[slot] if slot < len(self.op.node.input) else ""
+        return self.before.find(name) if name else None
+
+    def old_shape(self, slot: int) -> Shape | None:
+        fact = self.old(slot)
+        return None if fact is None else fact.shape
+
+    def old_result(self) -> Shape | None:
+        """The shape of output 0 at the old batch."""
+        fact = self.before.facts.get(self.op.node.output[0])
+        return None if fact is None else fact.shape
+
+    def is_fixed(self, slot: int) -> bool:
+        """True if input `slot` has the same shape and content at both batches."""
+        return self.op.has(slot) and self.op.inputs[slot] is self.old(slot)
+
+    def grown_axes(self, slot: int) -> list[int]:
+        """The axes of input `slot` that differ between the batches."""
+        old, fact = self.old_shape(slot), self.op.inputs[slot]
+        if old is None or fact is None or fact.shape is None or len(old) != len(fact.shape):
+            return []
+        return [k for k, (x, y) in enumerate(zip(old, fact.shape, strict=True)) if x != y]
+
+    def note(self, code: str, text: str) -> None:
+        self.mender.notes.append(Note(code, text, self.op.label))
+
+    def replace_input(self, slot: int, value: Array) -> None:
+        """Read a new constant at input `slot`."""
+        name = self.constant(value)
+        self.op.node.input[slot] = name
+
+    def constant(self, value: Array) -> str:
+        """Put a Constant node in front of this one; return its output."""
+        name = self.mender.fresh_name(self.op.label)
+        tensor = onnx.numpy_helper.from_array(value, name)
+        self.insert(onnx.helper.make_node("Constant", [], [name], value=tensor))
+        self.scope.facts[name] = Fact(value.shape, tensor.data_type, value)
+        return name
+
+    def insert(self, node: onnx.NodeProto) -> None:
+        """Put `node` in front of this one when the walk is over."""
+        node.name = node.output[0]
+        self.walk.insertions.append((self.place, node))
+
+    def renewed(self) -> Op:
+        """The node seen anew, after its inputs or attributes were edited."""
+        node = self.op.node
+        inputs = [self.scope.find(name) if name else None for name in node.input]
+        return Op(node, inputs, version=self.op.version)
+
+
+def _mend_reshape(patient: _Patient) -> bool:
+    op = patient.op
+    before, result = patient.old_shape(0), patient.old_result()
+    target = op.ints_from("shape", 1) if _has_value(op, 1) else None
+    if before is None or result is None or target is None or op.fact(0).shape is None:
+        return False
+    after = op.shape()
+    allow_zero = bool(op.int("allowzero", 0))
+    if op.has(1) and not patient.is_fixed(1) and _resolved(after, target, allow_zero=allow_zero):
+        return False  # computed from the batch: the model knows what it does
+    name = op.node.output[0]
+    wanted, innermost = rebatch_target(
+        target,
+        before=before,
+        after=after,
+        result=result,
+        batch=patient.batch,
+        allow_zero=allow_zero,
+        innermost=op.node.input[0] in patient.walk.innermost,
+    )
+    if innermost:
+        patient.walk.innermost.add(name)
+    if wanted == tuple(target):
+        return False
+    if op.has(1):
+        patient.replace_input(1, np.array(wanted, np.int64))
+    else:
+        _set_ints(op, "shape", wanted)
+    patient.note(
+        "reshape-rewritten",
+        f"the target {show(target)} has the batch {patient.batch.old} baked in;"
+        f" {show(wanted)} is used at batch {patient.batch.new}",
+    )
+    return True
+
+
+def _has_value(op: Op, slot: int) -> bool:
+    return not op.has(slot) or op.fact(slot).value is not None
+
+
+def _set_ints(op: Op, name: str, values: Sequence[int]) -> None:
+    attribute = op.attribute(name)
+    assert attribute is not None
+    del attribute.ints[:]
+    attribute.ints.extend(values)
+
+
+def _mend_entries(patient: _Patient, slot: int, name: str, entries: Mapping[int, int]) -> bool:
+    """Replace some entries of a list that is input `slot` or attribute `name`."""
+    op = patient.op
+    listed = op.ints_from(name, slot) or []
+    mended = [entries.get(k, x) for k, x in enumerate(listed)]
+    if mended == listed:
+        return False
+    if op.has(slot):
+        patient.replace_input(slot, np.array(mended, op.value(slot).dtype))
+    else:
+        _set_ints(op, name, mended)
+    patient.note(
+        "batch-rewritten",
+        f"{op.type}: {name} {show(listed)} has the batch {patient.batch.old} baked in;"
+        f" {show(mended)} is used at batch {patient.batch.new}",
+    )
+    return True
+
+
+def _mend_slice(patient: _Patient) -> bool:
+    """x[0:1] of a batch of 1 takes the whole batch; it has to at the new one."""
+    op, old = patient.op, patient.old_shape(0)
+    grown = patient.grown_axes(0)
+    if not grown or old is None or not all(patient.is_fixed(k) for k in (1, 2) if op.has(k)):
+        return False
+    entries = {}
+    for k, (axis, start, end, step) in enumerate(slice_parts(op)):
+        if axis in grown and start in (0, -old[axis]) and end == old[axis] and step == 1:
+            entries[k] = op.shape()[axis]
+    if entries and _only_squeezed(patient.place.graph, op.node.output[0]):
+        return False  # x[0] written as Slice and Squeeze: one item is meant
+    return _mend_entries(patient, 2, "ends", entries)
+
+
+def _only_squeezed(graph: onnx.GraphProto, name: str) -> bool:
+    readers = {node.op_type for node in graph.node if name in node.input}
+    return readers == {"Squeeze"}
+
+
+def _mend_gather(patient: _Patient) -> bool:
+    """Indices that list the whole old batch list the whole new one."""
+    op, old = patient.op, patient.old_shape(0)
+    if old is None or not patient.is_fixed(1) or not _has_value(op, 1):
+        return False
+    indices = op.value(1)
+    axis = axis_of(op.int("axis", 0), len(old))
+    if axis not in patient.grown_axes(0) or indices.ndim != 1:
+        return False
+    if indices.tolist() != list(range(old[axis])):
+        return False
+    entries = np.arange(op.shape()[axis], dtype=indices.dtype)
+    patient.replace_input(1, entries)
+    text = f"Gather: its indices list a batch of {old[axis]}; they list {entries.size} now"
+    patient.note("batch-rewritten", text)
+    return True
+
+
+def _mend_split(patient: _Patient) -> bool:
+    op, old = patient.op, patient.old_shape(0)
+    if old is None or not _has_value(op, 1):
+        return False
+    axis = axis_of(op.int("axis", 0), len(old))
+    if axis not in patient.grown_axes(0) or op.ints_from("split", 1) is None:
+        return False
+    if op.has(1) and not patient.is_fixed(1):
+        return False
+    length = op.shape()[axis]
+    sizes = split_sizes(Op(op.node, [_plain(old), *op.inputs[1:]], version=op.version), old[axis])
+    if any(size * length % old[axis] for size in sizes):
+        return False
+    entries = {k: size * length // old[axis] for k, size in enumerate(sizes)}
+    return _mend_entries(patient, 1, "split", entries)
+
+
+def _plain(shape: Shape) -> Fact:
+    return Fact(shape, 0)
+
+
+def _mend_sizes(patient: _Patient) -> bool:
+    """Resize to fixed sizes, the batch among them."""
+    op = patient.op
+    if not op.has(3) or not patient.is_fixed(3) or op.ints("axes") is not None:
+        return False
+    old, sizes = patient.old_shape(0), op.values(3)
+    if old is None or len(sizes) != len(old):
+        return False
+    grown = [k for k in patient.grown_axes(0) if sizes[k] == old[k]]
+    return _mend_entries(patient, 3, "sizes", {k: op.shape()[k] for k in grown})
+
+
+def _mend_expand(patient: _Patient) -> bool:
+    op, old = patient.op, patient.old_shape(0)
+    if old is None or not patient.is_fixed(1) or not _has_value(op, 1):
+        return False
+    target = op.values(1)
+    lead = len(target) - len(old)
+    entries = {
+        k + lead: op.shape()[k]
+        for k in patient.grown_axes(0)
+        if k + lead >= 0 and target[k + lead] == old[k] != 1
+    }
+    return _mend_entries(patient, 1, "shape", entries)
+
+
+Mend = Callable[[_Patient], bool]
+
+MENDS: Mapping[str, Mend] = {
+    "Reshape": _mend_reshape,
+    "Slice": _mend_slice,
+    "Gather": _mend_gather,
+    "Split": _mend_split,
+    "Resize": _mend_sizes,
+    "Expand": _mend_expand,
+}
+
+# Sets of (input, axis) that must have one size. Axes count from the end in `aligned` rules.
+Meeting = list[tuple[int, int]]
+
+
+def _aligned(slots: Sequence[int], *, skip: int = 0) -> Callable[[Op], list[Meeting]]:
+    def meetings(op: Op) -> list[Meeting]:
+        used = [k for k in slots or range(len(op.inputs)) if op.has(k)]
+        longest = max(len(op.shape(k)) for k in used)
+        return [
+            [(k, len(op.shape(k)) - back) for k in used if len(op.shape(k)) >= back]
+            for back in range(skip + 1, longest + 1)
+        ]
+
+    return meetings
+
+
+def _joined_axes(op: Op) -> list[Meeting]:
+    rank = len(op.shape())
+    along = axis_of(op.int("axis", 0), rank)
+    slots = range(len(op.inputs))
+    return [[(k, axis) for k in slots] for axis in range(rank) if axis != along]
+
+
+def _recurrent_axes(op: Op) -> list[Meeting]:
+    batch_first = bool(op.int("layout", 0))
+    state = 0 if batch_first else 1
+    listed = [(0, 0 if batch_first else 1), (4, 0), (5, state), (6, state)]
+    return [[(slot, axis) for slot, axis in listed if op.has(slot)]]
+
+
+# Operators where an operand made for the old batch can be widened to the new one. `strict`: a size
+# of 1 does not broadcast, so it is widened too.
+_BROADCASTING = """Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater
+GreaterOrEqual Less LessOrEqual PRelu""".split()
+MEETINGS: Mapping[str, tuple[Callable[[Op], list[Meeting]], bool]] = {
+    **dict.fromkeys(_BROADCASTING, (_aligned(()), False)),
+    "MatMul": (_aligned((0, 1), skip=2), False),
+    "Concat": (_joined_axes, True),
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), (_recurrent_axes, True)),
+}
+
+
+def _stretch(patient: _Patient) -> bool:
+    """Widen the operands that kept the size of the old batch where another one grew."""
+    row = MEETINGS.get(patient.op.type)
+    if row is None:
+        return False
+    op, (meetings, strict) = patient.op, row
+    wanted: dict[int, dict[int, int]] = {}
+    try:
+        for meeting in meetings(op):
+            sizes = {(k, axis): op.shape(k)[axis] for k, axis in meeting}
+            grown = {sizes[k, a] for k, a in meeting if a in patient.grown_axes(k)}
+            if len(grown) != 1:
+                continue
+            (size,) = grown
+            for (k, axis), own in sizes.items():
+                if own != size and (own != 1 or strict) and not patient.grown_axes(k):
+                    wanted.setdefault(k, {})[axis] = size
+    except (Unknown, IndexError):
+        return False
+    for slot, axes in wanted.items():
+        _widen(patient, slot, axes)
+    return bool(wanted)
+
+
+def _widen(patient: _Patient, slot: int, axes: Mapping[int, int]) -> None:
+    """Insert an Expand (or a Gather that repeats, for an old batch over 1) before an input."""
+    op = patient.op
+    for axis, size in axes.items():
+        fact = patient.scope.find(op.node.input[slot]) or op.fact(slot)
+        shape = fact.shape or ()
+        wide = (*shape[:axis], size, *shape[axis + 1 :])
+        name = patient.mender.fresh_name(op.label)
+        if shape[axis] == 1:
+            target = patient.constant(np.array(wide, np.int64))
+            node = onnx.helper.make_node("Expand", [op.node.input[slot], target], [name])
+        else:
+            picks = patient.constant(np.arange(size, dtype=np.int64) % shape[axis])
+            node = onnx.helper.make_node(
+                "Gather", [op.node.input[slot], picks], [name], axis=axis
+            )
+        patient.insert(node)
+        patient.scope.facts[name] = Fact(wide, fact.dtype)
+        patient.note(
+            "batch-rewritten",
+            f"{op.type}: operand {op.node.input[slot]!r} {show(shape)} was made for batch"
+            f" {patient.batch.old}; it is widened to {show(wide)}",
+        )
+        op.node.input[slot] = name
+
+
+def apply_insertions(walk: Walk) -> None:
+    """Put the nodes that mending made into their graphs, each before the node that reads it."""
+    by_graph: dict[int, tuple[onnx.GraphProto, dict[int, list[onnx.NodeProto]]]] = {}
+    for place, node in walk.insertions:
+        _, rows = by_graph.setdefault(id(place.graph), (place.graph, {}))
+        rows.setdefault(place.index, []).append(node)
+    # inner graphs first: rebuilding a list of nodes copies the bodies that hang on them
+    for graph, rows in reversed(by_graph.values()):
+        nodes: list[onnx.NodeProto] = []
+        for index, node in enumerate(graph.node):
+            nodes += rows.get(index, [])
+            nodes.append(node)
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+

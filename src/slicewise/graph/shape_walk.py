@@ -1,0 +1,305 @@
+"""One topological walk over a graph: fill in what onnx left open, check what it claims.
+
+A node's outputs come from, in this order: contents (shape arithmetic), onnx's inference, our own
+rule, onnx asked about the node alone. Every node whose inputs contradict is a `ModelError`.
+The batch is mended in `shape_batch`, bodies are entered by `shape_bodies`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from slicewise.core.errors import ModelError
+from slicewise.core.notes import Note
+from slicewise.graph.shape_facts import (
+    NOTHING,
+    Contradiction,
+    Fact,
+    Op,
+    Unknown,
+    show,
+    tensor_fact,
+    type_fact,
+)
+from slicewise.graph.shape_rules import ask_onnx, rule_for
+from slicewise.graph.shape_values import FROM_SHAPE, VALUES, constant_fact, evaluate
+
+# Operators whose contradictions onnx's non-strict inference passes over, so that they are checked
+# even where it gave a shape.
+CHECKED = frozenset(
+    """Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater GreaterOrEqual Less
+    LessOrEqual PRelu MatMul Gemm Conv ConvInteger ConvTranspose QLinearConv QLinearMatMul
+    MatMulInteger BatchNormalization Concat Reshape Expand Transpose Squeeze Split RNN GRU LSTM
+    Einsum""".split()
+)
+
+
+@dataclass(slots=True)
+class Scope:
+    """Facts of one graph by value name; what is not found here is looked up outside."""
+
+    facts: dict[str, Fact]
+    outer: "Scope | None" = None
+
+    def find(self, name: str) -> Fact | None:
+        """Return the fact of `name` from the nearest graph that has it."""
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.facts.get(name)
+            if found is not None:
+                return found
+            scope = scope.outer
+        return None
+
+
+# Enters the bodies of a control-flow node: (walk, op, scope, before, key) -> outputs.
+Enter = Callable[["Walk", Op, Scope, "Scope | None", str], list[Fact]]
+# Amends a node whose batch is baked: (walk, op, scope, before, place) -> the op to go on with.
+Mend = Callable[["Walk", Op, Scope, Scope, "Place", "Contradiction | None"], Op | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands: its graph and its index there."""
+
+    graph: onnx.GraphProto
+    index: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """What one walk over a model gathers. `known`: onnx's facts of the main graph.
+
+    With `mend` the walk predicts the shapes of another batch: `before` holds the walk at the old
+    one, and nodes whose inputs did not change keep their old facts.
+    """
+
+    opsets: Mapping[str, int]
+    enter: Mapping[str, Enter]
+    mend: Mend | None = None
+    before: "Walk | None" = None
+    advice: str = ""
+    declared: Mapping[str, Fact] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    bodies: dict[str, dict[str, Fact]] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
+    insertions: list[tuple[Place, onnx.NodeProto]] = field(default_factory=list)
+    innermost: set[str] = field(default_factory=set)
+
+    def run(
+        self,
+        graph: onnx.GraphProto,
+        scope: Scope,
+        *,
+        known: Mapping[str, Fact],
+        before: Scope | None,
+        key: str,
+    ) -> None:
+        """Add the facts of every value of `graph` to `scope`, whose inputs are there already."""
+        facts = scope.facts
+        for tensor in graph.initializer:
+            facts[tensor.name] = _kept(before, tensor.name) or tensor_fact(tensor)
+        for sparse in graph.sparse_initializer:
+            facts[sparse.values.name] = Fact(tuple(sparse.dims), sparse.values.data_type)
+        settled = before is None and self._is_settled(graph, known)
+        for index, node in enumerate(graph.node):
+            if settled and (node.op_type not in CHECKED or node.domain):
+                facts.update((name, known[name]) for name in node.output if name)
+                continue
+            inputs = [scope.find(name) if name else None for name in node.input]
+            found = self._visit(node, inputs, known, scope, before, key, Place(graph, index))
+            for slot, name in enumerate(node.output):
+                if name:
+                    fact = found[slot] if slot < len(found) else NOTHING
+                    facts[name] = fact if before is None else _shared(before, name, fact)
+
+    def _is_settled(self, graph: onnx.GraphProto, known: Mapping[str, Fact]) -> bool:
+        """True if onnx told every shape, so that contents are of no use and checking is all."""
+        return all(
+            node.op_type not in self.enter
+            and all(not name or known.get(name, NOTHING).shape is not None for name in node.output)
+            for node in graph.node
+        )
+
+    def _visit(
+        self,
+        node: onnx.NodeProto,
+        inputs: list[Fact | None],
+        known: Mapping[str, Fact],
+        scope: Scope,
+        before: Scope | None,
+        key: str,
+        place: Place,
+    ) -> list[Fact]:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        op = Op(node, inputs, version=self.opsets.get(domain, 1))
+        enter = self.enter.get(node.op_type) if not domain else None
+        if enter is not None:
+            found = enter(self, op, scope, before, key)
+            self.notes += op.notes
+            return found
+        if before is not None and _unchanged(node, inputs, before):
+            return [before.facts.get(name, NOTHING) for name in node.output]
+        return self._node(op, domain, known, scope, before, place)
+
+    def _node(
+        self,
+        op: Op,
+        domain: str,
+        known: Mapping[str, Fact],
+        scope: Scope,
+        before: Scope | None,
+        place: Place,
+    ) -> list[Fact]:
+        try:
+            if before is not None and self.mend is not None:
+                op = self.mend(self, op, scope, before, place, None) or op
+            return self.settle(op, domain, known)
+        except Contradiction as clash:
+            if before is not None and self.mend is not None:
+                mended = self.mend(self, op, scope, before, place, clash)
+                if mended is not None:
+                    return self._settle_mended(mended, domain)
+                raise baked(op, clash, self.advice) from clash
+            raise contradictory(op, clash, self.advice) from clash
+
+    def _settle_mended(self, op: Op, domain: str) -> list[Fact]:
+        try:
+            return self.settle(op, domain, {})
+        except Contradiction as clash:
+            raise baked(op, clash, self.advice) from clash
+
+    def settle(self, op: Op, domain: str, known: Mapping[str, Fact]) -> list[Fact]:
+        """Return the facts of a node's outputs; `Contradiction` where its inputs clash."""
+        outputs = op.node.output
+        given = [known.get(name, NOTHING) if name else NOTHING for name in outputs]
+        is_open = any(
+            fact.shape is None for name, fact in zip(outputs, given, strict=True) if name
+        )
+        if not domain and op.type in VALUES and _valued(op):
+            try:
+                return evaluate(op)
+            except Unknown:
+                pass  # too large or not arithmetic: the shape rules go on
+        if not domain and op.type == "Constant":
+            return constant_fact(op)
+        if not is_open and (domain or op.type not in CHECKED):
+            return given
+        try:
+            ruled = self._ruled(op, domain)
+        except Unknown:
+            if not is_open:
+                return _same_count(op, given)
+            ruled = []
+        found = [
+            _joined(fact, ruled[k] if k < len(ruled) else NOTHING) for k, fact in enumerate(given)
+        ]
+        if is_open:
+            self.notes += op.notes
+            if any(x and f.is_unknown for x, f in zip(outputs, found, strict=True)):
+                return self._declared(op, domain, found)
+        return found
+
+    def _declared(self, op: Op, domain: str, found: list[Fact]) -> list[Fact]:
+        """Fall back on what the file declares; note what stays unknown."""
+        believed = []
+        for name, fact in zip(op.node.output, found, strict=True):
+            said = self.declared.get(name, NOTHING)
+            if name and fact.is_unknown and said.shape is not None:
+                text = f"shape of {name!r} taken from what the file declares: {show(said.shape)}"
+                self.notes.append(Note("shape-declared", text, op.label))
+                fact = Fact(said.shape, fact.dtype or said.dtype)
+            elif name and not fact.dtype:
+                fact = Fact(fact.shape, said.dtype, fact.value, fact.parts)
+            believed.append(fact)
+        if any(x and f.is_unknown for x, f in zip(op.node.output, believed, strict=True)):
+            self._note_unknown(op, domain)
+        return believed
+
+    def _ruled(self, op: Op, domain: str) -> list[Fact]:
+        rule = rule_for(domain, op.type)
+        try:
+            if rule is not None:
+                return list(rule(op))
+        except (IndexError, ValueError, TypeError, OverflowError) as err:
+            # a rule took apart a shape of another rank than the operator is defined for
+            shapes = ", ".join(show(f.shape) for f in op.inputs if f is not None)
+            raise Contradiction(f"inputs {shapes} do not fit the operator") from err
+        return ask_onnx(op, domain=domain)
+
+    def _note_unknown(self, op: Op, domain: str) -> None:
+        given = [fact for fact in op.inputs if fact is not None]
+        if any(fact.is_unknown for fact in given):
+            return  # the note is on the node where knowledge was lost, not on each one behind it
+        name = f"{domain}:{op.type}" if domain else op.type
+        text = f"no rule tells the output shape of {name}; it and what follows from it is unknown"
+        self.notes.append(Note("shape-unknown", text, op.label))
+
+
+def contradictory(op: Op, clash: Contradiction, advice: str) -> ModelError:
+    """Return the error for a node whose inputs contradict."""
+    return ModelError(
+        f"contradictory shapes at node {op.label!r} ({op.type}): {clash};"
+        f" {advice or 'correct the model, or the input shapes given'}"
+    )
+
+
+def baked(op: Op, clash: Contradiction, advice: str) -> ModelError:
+    """Return the error for a node that works at the old batch only."""
+    return ModelError(f"batch is baked in at node {op.label!r} ({op.type}): {clash}; {advice}")
+
+
+def graph_inputs(graph: onnx.GraphProto) -> dict[str, Fact]:
+    """Return the facts of the declared inputs of a graph, constants among them included."""
+    return {value.name: type_fact(value.type) for value in graph.input}
+
+
+def _kept(before: Scope | None, name: str) -> Fact | None:
+    return None if before is None else before.facts.get(name)
+
+
+def _unchanged(node: onnx.NodeProto, inputs: list[Fact | None], before: Scope) -> bool:
+    return all(
+        fact is before.find(name)
+        for name, fact in zip(node.input, inputs, strict=True)
+        if fact is not None
+    )
+
+
+def _shared(before: Scope, name: str, fact: Fact) -> Fact:
+    """Return the old fact itself where the new one says the same, so that change ends here."""
+    old = before.facts.get(name)
+    if old is None or old.shape != fact.shape or old.parts != fact.parts:
+        return fact
+    if old.value is None or fact.value is None:
+        return old if old.value is fact.value else fact
+    return old if (old.value == fact.value).all() else fact
+
+
+def _valued(op: Op) -> bool:
+    if op.type in FROM_SHAPE:
+        return True
+    return all(fact is None or fact.value is not None for fact in op.inputs)
+
+
+def _same_count(op: Op, given: list[Fact]) -> list[Fact]:
+    """A Reshape to a target we cannot see still keeps the number of elements."""
+    if op.type == "Reshape":
+        shape, out = op.inputs[0], given[0]
+        if shape is not None and shape.shape is not None and out.shape is not None:
+            if math.prod(shape.shape) != math.prod(out.shape):
+                raise Contradiction(f"{show(shape.shape)} reshaped to {show(out.shape)}")
+    return given
+
+
+def _joined(given: Fact, ruled: Fact) -> Fact:
+    """onnx's shape where it gives one, ours elsewhere; types likewise."""
+    if given.shape is None:
+        if ruled.dtype or not given.dtype:
+            return ruled
+        return Fact(ruled.shape, given.dtype, ruled.value, ruled.parts)
+    if ruled.parts is None and ruled.value is None:
+        return given if given.dtype else Fact(given.shape, ruled.dtype)
+    return Fact(given.shape, given.dtype or ruled.dtype, ruled.value, ruled.parts)

@@ -1,0 +1,167 @@
+"""Shapes and element types of every value of a bound ONNX model.
+
+onnx's own inference first, then our rules for what it leaves open, in one walk that also checks
+that the shapes go together and, when the batch was changed, mends what had the old batch baked
+in. Must not read weights, bind free dimensions or touch the model it is given.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from slicewise.core.errors import ModelError
+from slicewise.core.graph import Tensor
+from slicewise.core.notes import Note, unique_notes
+from slicewise.graph.shape_batch import Batch, Mender, apply_insertions
+from slicewise.graph.shape_bodies import ENTER
+from slicewise.graph.shape_facts import Fact, core_dtype, show, type_fact
+from slicewise.graph.shape_prepare import prepare, with_batch
+from slicewise.graph.shape_walk import Scope, Walk, graph_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Tensors by value name, of the main graph and of every body, and the model they belong to.
+
+    `bodies` and `repeats` (how often a Loop or Scan runs its body) are keyed by the first output
+    of the If, Loop or Scan; nested ones 'outer/inner'; branches of an If end in '#then', '#else'.
+    `model`: functions inlined, nodes in topological order, baked batches rewritten.
+    """
+
+    main: Mapping[str, Tensor]
+    bodies: Mapping[str, Mapping[str, Tensor]]
+    notes: tuple[Note, ...]
+    repeats: Mapping[str, int]
+    model: onnx.ModelProto
+
+
+def infer(
+    model: onnx.ModelProto,
+    *,
+    batch_change: tuple[int, int] | None,
+    batch_inputs: Iterable[str] | None = None,
+) -> Shapes:
+    """Return the shape and type of every value of `model`, whose inputs are bound.
+
+    `batch_change` (old, new): the leading axis of `batch_inputs` was changed from old to new, so
+    constants that name the old batch are rewritten with a Note or refused (`ModelError`).
+    `batch_inputs` None: the inputs whose leading axis is new. Neither weights nor their bytes are
+    needed. Shape None, with a Note, where nothing tells. The model itself is left as it is.
+    """
+    working, declared = prepare(model)
+    notes: list[Note] = []
+    if batch_change is not None and batch_change[0] != batch_change[1]:
+        batch = Batch(*batch_change)
+        at_old, declared = declared, _at_batch(declared, batch)
+        notes += _rebatch(working, batch, batch_inputs, at_old=at_old, at_new=declared)
+    walk, scope = _walk(working, declared=declared, advice=_advice(batch_change))
+    return Shapes(
+        main=_tensors(scope.facts),
+        bodies={key: _tensors(facts) for key, facts in walk.bodies.items()},
+        notes=unique_notes((*notes, *walk.notes)),
+        repeats=walk.repeats,
+        model=working,
+    )
+
+
+def _advice(batch_change: tuple[int, int] | None) -> str:
+    if batch_change is None or batch_change[0] == batch_change[1]:
+        return ""
+    return f"export with a dynamic batch or use --batch {batch_change[0]}"
+
+
+def _tensors(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
+    return {name: Tensor(fact.shape, core_dtype(fact.dtype)) for name, fact in facts.items()}
+
+
+def _opsets(model: onnx.ModelProto) -> dict[str, int]:
+    return {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+        for entry in model.opset_import
+    }
+
+
+def _walk(
+    model: onnx.ModelProto, *, declared: Mapping[str, Fact], advice: str
+) -> tuple[Walk, Scope]:
+    walk = Walk(_opsets(model), ENTER, advice=advice, declared=declared)
+    known = _ask_onnx(model, walk.notes)
+    scope = Scope(graph_inputs(model.graph))
+    walk.run(model.graph, scope, known=known, before=None, key="")
+    return walk, scope
+
+
+def _ask_onnx(model: onnx.ModelProto, notes: list[Note]) -> dict[str, Fact]:
+    """Return what onnx infers for the main graph; nothing, with a Note, where it gives up."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=False)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as err:
+        reason = str(err).strip().partition("\n")[0]
+    except (ValueError, TypeError, RuntimeError, MemoryError) as err:
+        reason = str(err).strip().partition("\n")[0]
+    else:
+        graph = inferred.graph
+        return {v.name: type_fact(v.type) for part in (graph.value_info, graph.output) for v in part}
+    text = f"onnx's shape inference gave up ({reason}); only our own rules were used"
+    notes.append(Note("onnx-inference-failed", text))
+    return {}
+
+
+def _at_batch(declared: Mapping[str, Fact], batch: Batch) -> dict[str, Fact]:
+    """Return the shapes a file declares with a leading old batch replaced by the new one."""
+    return {
+        name: Fact((batch.new, *fact.shape[1:]), fact.dtype)
+        if fact.shape and fact.shape[0] == batch.old
+        else fact
+        for name, fact in declared.items()
+    }
+
+
+def _rebatch(
+    model: onnx.ModelProto,
+    batch: Batch,
+    batch_inputs: Iterable[str] | None,
+    *,
+    at_old: Mapping[str, Fact],
+    at_new: Mapping[str, Fact],
+) -> list[Note]:
+    """Rewrite in place what has the old batch baked in; return the notes about it."""
+    old_model = with_batch(model, batch, batch_inputs)
+    try:
+        old_walk, old_scope = _walk(old_model, declared=at_old, advice="")
+    except ModelError:
+        # NOTE: the model does not hold together at the old batch; the walk at the new one, which
+        # follows, tells whether it does there, and nothing can be learnt from the old one.
+        return []
+    mender = Mender(batch)
+    walk = Walk(
+        _opsets(model),
+        ENTER,
+        mend=mender,
+        before=old_walk,
+        declared=at_new,
+        advice=_advice((batch.old, batch.new)),
+    )
+    scope = Scope({})
+    for name, fact in graph_inputs(model.graph).items():
+        old = old_scope.facts.get(name)
+        scope.facts[name] = old if old is not None and old.shape == fact.shape else fact
+    walk.run(model.graph, scope, known={}, before=old_scope, key="")
+    apply_insertions(walk)
+    return [*mender.notes, *_lost_batches(model, old_scope, scope, batch)]
+
+
+def _lost_batches(
+    model: onnx.ModelProto, old: Scope, new: Scope, batch: Batch
+) -> Iterable[Note]:
+    for value in model.graph.output:
+        before, after = old.find(value.name), new.find(value.name)
+        if before is None or after is None or not before.shape:
+            continue
+        if before.shape == after.shape:
+            text = (
+                f"output {value.name!r} is {show(after.shape)} at batch {batch.new} as at batch"
+                f" {batch.old}: what makes it does not serve the whole batch"
+            )
+            yield Note("batch-lost", text)

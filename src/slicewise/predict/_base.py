@@ -1,0 +1,38 @@
+"""What a predictor is, which ones exist, and which runtimes they know.
+
+A predictor turns a graph's work and a whole device into a `Prediction`. Laws that every one keeps
+(`slicewise.testing.predictors` checks them): the latencies of the nodes plus `host_ms` add up to
+`latency_ms.value` exactly; more work is never faster; low <= value <= high.
+"""
+
+from typing import Protocol, cast
+
+from slicewise.core.cost import GraphWork, Prediction
+from slicewise.core.device import Device
+from slicewise.core.graph import Graph
+from slicewise.core.plugins import PluginTable
+from slicewise.core.precision import Precision
+
+
+class Predictor(Protocol):
+    """Predict one graph on one whole device. The graph is already cast to `precision`."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        work: GraphWork,
+        device: Device,
+        *,
+        precision: Precision,
+        runtime: str,
+    ) -> Prediction: ...
+
+
+PREDICTORS = PluginTable(
+    what="predictor", rows={"roofline": "slicewise.predict.roofline:predict_roofline"}
+)
+
+
+def load_predictor(name: str) -> Predictor:
+    """Return the predictor called `name`."""
+    return cast(Predictor, PREDICTORS.load(name))

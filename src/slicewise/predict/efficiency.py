@@ -1,0 +1,122 @@
+"""How much of a data sheet's peak each kind of kernel reaches, and how kernels are tiled.
+
+Two tables, GPU and CPU. A row: part of the arithmetic peak, part of the memory bandwidth.
+`benchmarks/fit_efficiency.py` fits the rows to open whole-model measurements under permissive
+licences (timm results, Apache-2.0, and others it names) and prints them in this form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slicewise.core.cost import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """`compute`: part of the peak that a large kernel of this kind reaches; `memory`: part of the
+    bandwidth."""
+
+    compute: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An output tile of a matrix kernel and the part of the large-tile rate that it reaches."""
+
+    m: int
+    n: int
+    efficiency: float
+
+
+GPU_EFFICIENCY = {
+    Kind.CONV: Efficiency(0.75, 0.75),
+    Kind.MATMUL: Efficiency(0.80, 0.80),
+    Kind.ATTENTION: Efficiency(0.50, 0.75),
+    Kind.RECURRENT: Efficiency(0.40, 0.60),
+    Kind.NORM: Efficiency(0.50, 0.75),
+    Kind.SOFTMAX: Efficiency(0.50, 0.70),
+    Kind.POOL: Efficiency(0.40, 0.65),
+    Kind.REDUCTION: Efficiency(0.40, 0.70),
+    Kind.ELEMENTWISE: Efficiency(0.50, 0.80),
+    Kind.MOVEMENT: Efficiency(0.50, 0.60),
+    Kind.SORT: Efficiency(0.10, 0.20),
+    Kind.QUANTIZE: Efficiency(0.50, 0.75),
+    Kind.OPAQUE: Efficiency(0.30, 0.50),
+}
+CPU_EFFICIENCY = {
+    Kind.CONV: Efficiency(0.70, 0.70),
+    Kind.MATMUL: Efficiency(0.70, 0.70),
+    Kind.ATTENTION: Efficiency(0.50, 0.60),
+    Kind.RECURRENT: Efficiency(0.50, 0.60),
+    Kind.NORM: Efficiency(0.40, 0.60),
+    Kind.SOFTMAX: Efficiency(0.25, 0.50),
+    Kind.POOL: Efficiency(0.30, 0.50),
+    Kind.REDUCTION: Efficiency(0.30, 0.60),
+    Kind.ELEMENTWISE: Efficiency(0.30, 0.60),
+    Kind.MOVEMENT: Efficiency(0.50, 0.40),
+    Kind.SORT: Efficiency(0.05, 0.10),
+    Kind.QUANTIZE: Efficiency(0.30, 0.50),
+    Kind.OPAQUE: Efficiency(0.20, 0.40),
+}
+
+# Output tiles that vendor libraries choose among; a small tile re-reads its operands more often,
+# so it reaches less of the peak. The sizes are those that kernel names show in the NeuSight
+# collection (32 to 256 a side); the efficiencies are fitted with the rows above.
+GPU_TILES = (
+    Tile(256, 128, 1.00),
+    Tile(128, 256, 1.00),
+    Tile(128, 128, 0.96),
+    Tile(128, 64, 0.84),
+    Tile(64, 128, 0.84),
+    Tile(64, 64, 0.70),
+    Tile(64, 32, 0.50),
+    Tile(32, 64, 0.50),
+    Tile(32, 32, 0.34),
+    Tile(16, 32, 0.20),
+)
+# Register blocks of CPU matrix kernels, grouped to the share one core takes at a time.
+CPU_TILES = (
+    Tile(64, 64, 1.00),
+    Tile(16, 64, 0.85),
+    Tile(64, 16, 0.85),
+    Tile(6, 16, 0.60),
+    Tile(1, 16, 0.35),
+)
+# The contraction axis may be split over compute units when there are too few tiles; each halving
+# costs a second pass over partial sums, taken as this factor. A part is never charged as shallower
+# than the least depth, which keeps the price monotone in k.
+SPLITS = (1, 2, 4, 8, 16)
+SPLIT_PENALTY = 0.92
+SPLIT_MIN_DEPTH = 128
+
+# Matrix units take rows of 16 bytes, 8 elements of 16 bits; other lengths are padded to them.
+ROW = 8
+# Second-level cache over memory bandwidth: A100 reads 5120 B/clk from L2 (NVIDIA A100 white
+# paper), 7.2 TB/s against 1.56 TB/s of memory; half of the ratio is taken as reached.
+CACHE_SPEEDUP = 2.3
+# A tensor stays in the cache if it and its neighbours fill no more than this part of it.
+CACHE_USABLE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The figures of one class of devices.
+
+    `direct` prices a convolution with few channels per group (depthwise) on the vector units.
+    `kernel_s` is fill, drain and synchronisation of one kernel; `step_s` one dependent step of a
+    recurrent layer, a launch and a device-wide wait.
+    """
+
+    by_kind: Mapping[Kind, Efficiency]
+    tiles: tuple[Tile, ...]
+    direct: Efficiency
+    kernel_s: float
+    step_s: float
+
+
+RULES: Mapping[str, Rules] = {
+    # Fill: floor of graph-replayed kernels in the aiconfigurator collection, 1.5-2.5 us.
+    "gpu": Rules(GPU_EFFICIENCY, GPU_TILES, Efficiency(0.35, 0.45), 1.5e-6, 5e-6),
+    "cpu": Rules(CPU_EFFICIENCY, CPU_TILES, Efficiency(0.35, 0.45), 0.0, 0.0),
+}

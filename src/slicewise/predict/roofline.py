@@ -1,0 +1,311 @@
+"""The analytic predictor: a roofline for every operator, with tiles, waves, cache and launches.
+
+    kernel = max(padded arithmetic / rate, bytes / bandwidth) + fill
+    node   = max(kernel, launch)              latency = sum of nodes + host
+
+Roofline: Williams, Waterman, Patterson, CACM 52(4), 2009. Wave quantisation as in NeuSight
+(ASPLOS 2025), tiles chosen as a vendor library would: the fastest. Whole devices only; slices go
+through `predict/slice.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slicewise.core.cost import (
+    Contraction,
+    GraphWork,
+    Kind,
+    NodeEstimate,
+    NodeWork,
+    Prediction,
+)
+from slicewise.core.device import Device
+from slicewise.core.errors import DeviceError
+from slicewise.core.graph import Graph
+from slicewise.core.notes import Note, unique_notes
+from slicewise.core.precision import DType, Precision
+from slicewise.core.units import snap_ms
+from slicewise.predict import efficiency
+from slicewise.predict.domain import latency_interval
+from slicewise.predict.energy import estimate_energy
+from slicewise.predict.memory import estimate_memory, memory_notes
+from slicewise.predict.runtimes import runtime_named
+
+Array = NDArray[np.float64]
+
+SOURCE = "roofline"
+_MATRIX_KINDS = frozenset({Kind.CONV, Kind.MATMUL, Kind.ATTENTION, Kind.RECURRENT})
+_FREE_KINDS = frozenset({Kind.VIEW, Kind.CONTROL})
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
+    """Seconds of each row (a node, or a node of a body) on a device at efficiency 1.
+
+    `matrix_s` is arithmetic of matrix units without padding, `tile_loss` what tiles and waves
+    multiply it by, `vector_s` other arithmetic, `direct_s` all of it on the vector units,
+    `activation_s` and `weight_s` the traffic, cache counted.
+    """
+
+    kinds: tuple[Kind, ...]
+    steps: Array
+    matrix_s: Array
+    tile_loss: Array
+    vector_s: Array
+    direct_s: Array
+    activation_s: Array
+    weight_s: Array
+
+
+@dataclass(frozen=True, slots=True)
+class RowTimes:
+    """Seconds of each row: as launched, arithmetic alone, traffic alone, and on a full device."""
+
+    node_s: Array
+    compute_s: Array
+    memory_s: Array
+    ideal_s: Array
+
+
+def predict_roofline(
+    graph: Graph,
+    work: GraphWork,
+    device: Device,
+    *,
+    precision: Precision,
+    runtime: str,
+) -> Prediction:
+    """Return the predicted cost of `graph` on a whole device.
+
+    `DeviceError` if the device is a part (scale from its parent) or lacks the precision.
+    """
+    if device.parent is not None:
+        raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
+    device.peak_for(precision)
+    known = runtime_named(runtime)
+    rows = list(_flatten(work.nodes, owner=None, repeats=1.0))
+    costs, notes = unit_costs([row.node for row in rows], device)
+    times = row_times(
+        costs, efficiency.RULES[device.kind], launch_s=device.launch_s * known.launch_factor
+    )
+    repeats = np.array([row.repeats for row in rows])
+    owners = np.array([row.owner for row in rows], dtype=np.int64)
+    nodes = _node_estimates(work, times, repeats, owners)
+    host_ms = snap_ms(device.host_s * known.host_factor * 1e3)
+    latency_ms = host_ms + sum(node.latency_ms for node in nodes)
+    ideal_ms = float(np.sum(times.ideal_s * repeats)) * 1e3
+    saturation = min(1.0, ideal_ms / max(latency_ms - host_ms, 1e-12))
+    estimate, interval_notes = latency_interval(
+        latency_ms, device=device, runtime=runtime, saturation=saturation, source=SOURCE
+    )
+    memory = estimate_memory(graph, work, device, known)
+    return Prediction(
+        model=graph.name,
+        device=device.name,
+        slice=None,
+        batch=graph.batch_size,
+        precision=precision.name,
+        runtime=runtime,
+        macs=work.total.macs,
+        flops=work.total.flops,
+        latency_ms=estimate,
+        throughput_per_s=graph.batch_size / latency_ms * 1e3,
+        energy_j=estimate_energy(nodes, host_ms, estimate, device),
+        memory_bytes=memory,
+        compute_utilisation=_utilisation(work, latency_ms, device.peak_for(precision)),
+        saturation=saturation,
+        source=SOURCE,
+        host_ms=host_ms,
+        nodes=nodes,
+        notes=unique_notes(
+            (
+                *graph.notes,
+                *work.notes,
+                *device.notes,
+                *notes,
+                *interval_notes,
+                *memory_notes(memory, device),
+            )
+        ),
+    )
+
+
+def _utilisation(work: GraphWork, latency_ms: float, peak_flop_per_s: float) -> float:
+    """Return achieved over peak, capped at 1: the peak leaves out the vector units."""
+    return min(1.0, work.total.flops / (latency_ms * 1e-3) / peak_flop_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    node: NodeWork
+    owner: int
+    repeats: float
+
+
+def _flatten(nodes: Sequence[NodeWork], *, owner: int | None, repeats: float) -> Iterator[_Row]:
+    """Yield every kernel-making node with the top-level node it belongs to."""
+    for i, node in enumerate(nodes):
+        top = i if owner is None else owner
+        if node.body:
+            yield from _flatten(node.body, owner=top, repeats=repeats * node.repeats)
+        else:
+            yield _Row(node, top, repeats)
+
+
+def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, list[Note]]:
+    """Return what each row costs at efficiency 1, and what had to be assumed."""
+    rates, notes = _rates(nodes, device)
+    vector = _vector_rate(device)
+    flops = np.array([node.work.flops for node in nodes], dtype=np.float64)
+    macs = np.array([node.work.macs for node in nodes], dtype=np.float64)
+    activation = np.array(
+        [node.work.read_bytes + node.work.write_bytes for node in nodes], dtype=np.float64
+    )
+    weights = np.array([node.work.weight_bytes for node in nodes], dtype=np.float64)
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    cached = activation <= device.cache_bytes * efficiency.CACHE_USABLE
+    speed = np.where(cached, efficiency.CACHE_SPEEDUP, 1.0)
+    return UnitCosts(
+        kinds=tuple(node.kind for node in nodes),
+        steps=np.array([node.steps for node in nodes], dtype=np.float64),
+        matrix_s=2 * macs / rates,
+        tile_loss=_tile_loss(nodes, device),
+        vector_s=(flops - 2 * macs) / vector,
+        direct_s=flops / np.minimum(rates, vector),
+        activation_s=activation / (bandwidth * speed),
+        weight_s=weights / bandwidth,
+    ), notes
+
+
+def row_times(costs: UnitCosts, rules: efficiency.Rules, *, launch_s: float) -> RowTimes:
+    """Return the time of each row under the efficiencies of one class of devices."""
+    default = rules.by_kind[Kind.OPAQUE]
+    rows = [rules.by_kind.get(kind, default) for kind in costs.kinds]
+    compute_part = np.array([row.compute for row in rows])
+    memory_part = np.array([row.memory for row in rows])
+    ideal_compute = (costs.matrix_s + costs.vector_s) / compute_part
+    compute = (costs.matrix_s * costs.tile_loss + costs.vector_s) / compute_part
+    activation = costs.activation_s / memory_part
+    memory = activation + costs.weight_s / memory_part
+    ideal = np.maximum(ideal_compute, activation)
+
+    # A convolution with few channels per group runs on the vector units if that is faster.
+    direct_compute = costs.direct_s / rules.direct.compute
+    slower = memory_part / rules.direct.memory
+    conv = np.array([kind is Kind.CONV for kind in costs.kinds], dtype=bool)
+    direct = conv & (np.maximum(direct_compute, memory * slower) < np.maximum(compute, memory))
+    compute = np.where(direct, direct_compute, compute)
+    memory = np.where(direct, memory * slower, memory)
+    ideal = np.where(direct, np.maximum(direct_compute, activation * slower), ideal)
+
+    kernel = np.maximum(compute, memory) + rules.kernel_s + (costs.steps - 1) * rules.step_s
+    busy = np.array([kind not in _FREE_KINDS for kind in costs.kinds], dtype=np.float64)
+    return RowTimes(
+        node_s=busy * np.maximum(kernel, launch_s),
+        compute_s=busy * compute,
+        memory_s=busy * memory,
+        ideal_s=busy * ideal,
+    )
+
+
+def _vector_rate(device: Device) -> float:
+    return device.peak_flop_per_s.get(DType.FP32, max(device.peak_flop_per_s.values()))
+
+
+def _rates(nodes: Sequence[NodeWork], device: Device) -> tuple[Array, list[Note]]:
+    """Return the matrix rate for each row's type; a type that the device lacks runs as fp32."""
+    vector = _vector_rate(device)
+    missing: dict[DType, int] = {}
+    rates = np.empty(len(nodes))
+    for i, node in enumerate(nodes):
+        rate = device.peak_flop_per_s.get(node.dtype)
+        if rate is None:
+            rate = vector
+            if node.kind in _MATRIX_KINDS:
+                missing[node.dtype] = missing.get(node.dtype, 0) + 1
+        rates[i] = rate
+    notes = [
+        Note(
+            "arithmetic-emulated",
+            f"{device.name} has no {dtype} rate; {count} nodes of it are priced at the fp32 rate",
+        )
+        for dtype, count in missing.items()
+    ]
+    return rates, notes
+
+
+def _tile_loss(nodes: Sequence[NodeWork], device: Device) -> Array:
+    """Return time over ideal time of each contraction under its best tile and split, >= 1.
+
+    waves = ceil(blocks / units); time = waves x tile arithmetic / rate of a unit. Output channels
+    and contraction are padded to the rows that matrix units take.
+    """
+    loss = np.ones(len(nodes))
+    index = [i for i, node in enumerate(nodes) if node.contraction is not None and node.work.macs]
+    if not index:
+        return loss
+    shapes = [nodes[i].contraction for i in index]
+    batch, m, n, k = _columns([shape for shape in shapes if shape is not None])
+    ideal = batch * m * n * k
+    n, k = (np.ceil(axis / efficiency.ROW) * efficiency.ROW for axis in (n, k))
+    best = np.full(len(index), np.inf)
+    for tile in efficiency.RULES[device.kind].tiles:
+        blocks = batch * np.ceil(m / tile.m) * np.ceil(n / tile.n)
+        for halvings, split in enumerate(efficiency.SPLITS):
+            depth = np.ceil(k / split)
+            if split > 1:
+                depth = np.maximum(depth, efficiency.SPLIT_MIN_DEPTH)
+            waves = np.ceil(blocks * split / device.compute_units)
+            rate = tile.efficiency * efficiency.SPLIT_PENALTY**halvings
+            time = waves * (tile.m * tile.n * depth) * device.compute_units / rate
+            best = np.minimum(best, time)
+    loss[index] = np.maximum(1.0, best / ideal)
+    return loss
+
+
+def _columns(shapes: Sequence[Contraction]) -> tuple[Array, Array, Array, Array]:
+    table = np.array([(s.batch, s.m, s.n, s.k) for s in shapes], dtype=np.float64)
+    table = np.maximum(table, 1.0)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def _node_estimates(
+    work: GraphWork, times: RowTimes, repeats: Array, owners: NDArray[np.int64]
+) -> tuple[NodeEstimate, ...]:
+    """Sum rows into their top-level nodes and name what binds each."""
+    count = len(work.nodes)
+
+    def per_node(seconds: Array) -> list[float]:
+        total = np.bincount(owners, weights=seconds * repeats, minlength=count)
+        column: list[float] = (total * 1e3).tolist()
+        return column
+
+    node_ms, compute_ms, memory_ms = (
+        per_node(column) for column in (times.node_s, times.compute_s, times.memory_s)
+    )
+    return tuple(
+        NodeEstimate(
+            name=node.name,
+            op_type=node.op_type,
+            kind=node.kind,
+            latency_ms=snap_ms(node_ms[i]),
+            compute_ms=compute_ms[i],
+            memory_ms=memory_ms[i],
+            limit=_limit(node_ms[i], compute_ms[i], memory_ms[i]),
+            flops=node.work.flops,
+            moved_bytes=node.work.moved_bytes,
+        )
+        for i, node in enumerate(work.nodes)
+    )
+
+
+def _limit(node_ms: float, compute_ms: float, memory_ms: float) -> str:
+    """Name what binds: the launch where arithmetic and bytes fill under half of the time."""
+    if node_ms == 0:
+        return "none"
+    if max(compute_ms, memory_ms) < 0.5 * node_ms:
+        return "launch"
+    return "compute" if compute_ms >= memory_ms else "memory"

@@ -1,0 +1,48 @@
+"""What is known of each runtime before anything is measured: launches, host part, memory.
+
+Fusion is not modelled yet: every node that moves bytes is one kernel, whatever the runtime.
+"""
+
+from dataclasses import dataclass
+
+from slicewise.core.errors import UsageError
+from slicewise.core.plugins import did_you_mean
+from slicewise.core.units import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """`launch_factor` and `host_factor` multiply the device's own figures, which are those of an
+    eager framework. `gpu_bytes` and `cpu_bytes`: memory held before any model is loaded."""
+
+    name: str
+    launch_factor: float
+    host_factor: float
+    gpu_bytes: int
+    cpu_bytes: int
+
+
+# Launch factors: an eager framework dispatches every operator from Python; onnxruntime walks a
+# compiled plan in C++; a captured graph (torch.compile with CUDA graphs, TensorRT) replays
+# launches. Order of magnitude from the kernel-level floors: eager 24-39 us with events around one
+# call (NeuSight collection), graph replay 1.5-2.5 us (aiconfigurator collection).
+# Memory: our estimate of CUDA context plus loaded libraries; not yet calibrated by measurement.
+RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime("torch-eager", 1.0, 1.0, 480 * MIB, 220 * MIB),
+        Runtime("torch-compile", 0.5, 1.0, 480 * MIB, 240 * MIB),
+        Runtime("onnxruntime", 0.6, 1.0, 420 * MIB, 60 * MIB),
+        Runtime("tensorrt", 0.35, 0.7, 380 * MIB, 60 * MIB),
+    )
+}
+
+
+def runtime_named(name: str) -> Runtime:
+    """Return the runtime called `name`; `UsageError` lists the known ones."""
+    if name not in RUNTIMES:
+        raise UsageError(
+            f"runtime {name!r} is unknown; known are {', '.join(RUNTIMES)}"
+            f"{did_you_mean(name, RUNTIMES)}"
+        )
+    return RUNTIMES[name]

@@ -1,0 +1,51 @@
+"""Fixtures of all tests: golden files, the measured data, models that the onnx package ships."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite the golden files, to be read in review",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with the golden file of that name, or rewrite it when asked."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no golden file {name}; make it with --update-golden"
+        assert text == path.read_text()
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of measured data; the test is skipped where it is absent."""
+    folder = Path(os.environ.get("SLICEWISE_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("measured data is absent: set SLICEWISE_DATA to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def light() -> Callable[[str], Path]:
+    """Path of one of the nine CNNs that the onnx package ships, by short name."""
+    import onnx
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return lambda name: folder / f"light_{name}.onnx"

@@ -1,0 +1,112 @@
+"""The roofline: the laws of predictors, then what is its own."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicewise.core.cost import Contraction, Kind, NodeWork, Work
+from slicewise.core.errors import DeviceError
+from slicewise.core.precision import PRECISIONS, DType
+from slicewise.predict.roofline import predict_roofline
+from slicewise.predict.runtimes import RUNTIMES
+from slicewise.testing.predictors import (
+    PredictorLaws,
+    as_graph,
+    pointwise,
+    product,
+    tiny_gpu,
+    works,
+)
+
+
+class TestRoofline(PredictorLaws):
+    predictor = staticmethod(predict_roofline)
+
+    @given(works, st.sampled_from(sorted(RUNTIMES)))
+    @settings(deadline=None)
+    def test_latency_never_falls_below_kernels_times_launch(
+        self, nodes: tuple[NodeWork, ...], runtime: str
+    ) -> None:
+        graph, work = as_graph(nodes)
+        device = tiny_gpu()
+        made = predict_roofline(graph, work, device, precision=PRECISIONS["fp32"], runtime=runtime)
+        launch_ms = device.launch_s * RUNTIMES[runtime].launch_factor * 1e3
+        assert made.latency_ms.value >= len(nodes) * launch_ms * (1 - 1e-9)
+
+    @given(works)
+    @settings(deadline=None)
+    def test_no_node_beats_the_data_sheet(self, nodes: tuple[NodeWork, ...]) -> None:
+        device = tiny_gpu()
+        made = self.predict(nodes)
+        for node, work in zip(made.nodes, nodes, strict=True):
+            assert node.latency_ms >= work.work.flops / device.peak_flop_per_s[DType.FP32] * 999
+            assert node.latency_ms >= (
+                work.work.weight_bytes / device.memory_bandwidth_bytes_per_s * 999
+            )
+
+    def test_a_partial_wave_costs_a_whole_one(self) -> None:
+        full = self.predict((product(108 * 128, 128, 4096),))
+        spill = self.predict((product(108 * 128 + 1, 128, 4096),))
+        assert spill.latency_ms.value > full.latency_ms.value
+
+    def test_views_cost_nothing_and_launch_nothing(self) -> None:
+        view = NodeWork("reshape", "Reshape", Kind.VIEW, DType.FP32, Work())
+        assert self.predict((view, pointwise(9))).nodes[0].latency_ms == 0
+        assert self.predict((view, pointwise(9))).nodes[0].limit == "none"
+
+    def test_a_loop_costs_its_body_times_its_trips(self) -> None:
+        body = (pointwise(1 << 24), product(512, 512, 512))
+        once = self.predict(body)
+        total = (body[0].work + body[1].work) * 7
+        loop = NodeWork("loop", "Loop", Kind.CONTROL, DType.FP32, total, body=body, repeats=7)
+        looped = self.predict((loop,))
+        expected_ms = 7 * (once.latency_ms.value - once.host_ms)
+        assert looped.latency_ms.value - looped.host_ms == pytest.approx(expected_ms)
+
+    def test_matrix_units_make_half_precision_faster(self) -> None:
+        graph, work = as_graph((product(4096, 4096, 4096, dtype=DType.FP16),))
+        half = predict_roofline(
+            graph, work, tiny_gpu(), precision=PRECISIONS["fp16"], runtime="onnxruntime"
+        )
+        single = self.predict((product(4096, 4096, 4096),))
+        assert half.latency_ms.value < single.latency_ms.value / 8
+
+    def test_a_precision_that_the_device_lacks_is_refused_with_what_it_has(self) -> None:
+        graph, work = as_graph((pointwise(9),))
+        with pytest.raises(DeviceError, match=r"no fp8 arithmetic.*its data sheet gives bf16"):
+            predict_roofline(
+                graph, work, tiny_gpu(), precision=PRECISIONS["fp8"], runtime="onnxruntime"
+            )
+
+    def test_a_node_in_a_type_that_the_device_lacks_leaves_a_note(self) -> None:
+        made = self.predict((product(64, 64, 64, dtype=DType.FP4),))
+        assert "arithmetic-emulated" in {note.code for note in made.notes}
+
+    def test_depthwise_convolution_is_not_priced_as_a_padded_matrix_product(self) -> None:
+        images, channels, positions, kernel = 64, 512, 28 * 28, 9
+        macs = images * channels * positions * kernel
+        bytes_each = images * channels * positions * 4
+        depthwise = NodeWork(
+            "dw", "Conv", Kind.CONV, DType.FP32,
+            Work(macs, 2 * macs, bytes_each, bytes_each, channels * kernel * 4),
+            Contraction(channels, images * positions, 1, kernel),
+        )  # fmt: skip
+        memory_ms = 2 * bytes_each / tiny_gpu().memory_bandwidth_bytes_per_s * 1e3
+        assert self.predict((depthwise,)).nodes[0].latency_ms < 6 * memory_ms
+
+    def test_a_sequence_of_steps_pays_for_each(self) -> None:
+        lstm = replace(product(8, 512, 512), kind=Kind.RECURRENT, op_type="LSTM")
+        one = self.predict((lstm,)).nodes[0].latency_ms
+        many = self.predict((replace(lstm, steps=100),)).nodes[0].latency_ms
+        assert many > 50 * 1e-3 + one
+
+    @given(st.integers(1, 12))
+    @settings(deadline=None)
+    def test_saturation_grows_with_the_batch_and_reaches_full(self, doublings: int) -> None:
+        def at(batch: int) -> float:
+            return self.predict((product(batch * 49, 512, 512),) * 4).saturation
+
+        assert at(2**doublings) >= at(2 ** (doublings - 1)) - 0.06  # a wave may be cut short
+        assert at(2**14) > 0.6
