@@ -125,7 +125,7 @@ def write_decoder(
 
 
 def _stored_bytes(tensor: onnx.TensorProto) -> int:
-    return 2 * math.prod(tensor.dims)
+    return 2 * int(math.prod(tensor.dims))
 
 
 def _write_with_zeros(model: onnx.ModelProto, inline: frozenset[str], path: Path) -> None:

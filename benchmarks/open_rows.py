@@ -18,10 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks.models import key_of
+from benchmarks.models import builders, key_of
 from benchmarks.row_names import (
     DEVICES,
     bert_name,
+    deberta_name,
     examples_name,
     mlperf_name,
     openmmlab_name,
@@ -147,6 +148,14 @@ SOURCES: Mapping[str, Source] = {
     "nvidia-tensorrt-demo-bert": Source(
         bert_name, {"tensorrt-plugins": ("tensorrt", ("plugins",))}
     ),
+    "nvidia-tensorrt-demo-deberta": Source(
+        deberta_name,
+        {
+            "pytorch-eager": _EAGER,
+            "tensorrt": _TENSORRT,
+            "tensorrt-plugin": ("tensorrt", ("plugins",)),
+        },
+    ),
     "migprofiler-mig": Source(sentence_name, {"pytorch-eager": _EAGER}),
     "mmdeploy-benchmark": Source(
         openmmlab_name, {"tensorrt": _TENSORRT}, ("variant-assumed", "real-images")
@@ -178,7 +187,6 @@ OTHER_SOURCES: Mapping[str, str] = {
     "ml-energy-leaderboard-v2": "generative model served token by token",
     "ml-energy-leaderboard-v3": "generative model served token by token",
     "ml-energy-legacy-v1": "generative model served token by token",
-    "nvidia-tensorrt-demo-deberta": "no builder for disentangled attention",
     "paddledetection-docs": "no builder for these detectors",
 }
 """Sources left out whole, and why."""
@@ -219,6 +227,11 @@ _PAGE_SIZES = {"Fix_ResNeXt101_32x48d_wsl": 320, "Fix_ResNet50_vd_ssld": 320}
 _UNLIKE: Mapping[tuple[str, str], str] = {
     ("paddleclas-docs", "SE_ResNeXt50_vd_32x4d"): "published multiply-adds are of another graph",
     ("paddleclas-docs", "GoogLeNet"): "published image size contradicts the multiply-adds",
+    ("paddleclas-docs", "CSPDarkNet53"): "published image size contradicts the multiply-adds",
+    ("paddleclas-docs", "ResNeSt101"): "published image size contradicts the multiply-adds",
+    ("paddleclas-docs", "RegNetX_32GF"): "published parameters are of another graph",
+    ("paddleclas-docs", "RepVGG_B3"): "published figures are of the unmerged graph",
+    ("paddleclas-docs", "RepVGG_B3g4"): "published figures are of the unmerged graph",
 }
 
 
@@ -332,7 +345,9 @@ def _model(raw: Raw, source: Source) -> str:
     if model is None:
         raise _LeftOut("no builder for the architecture")
     if "pt291" in raw["source_file"] and name.startswith(_REPARAMETERISED):
-        raise _LeftOut("run re-parameterised: another graph than the name's")
+        model = f"{model}_deploy"
+        if model not in builders():
+            raise _LeftOut("run re-parameterised: another graph than the name's")
     if (raw["source"], name) in _UNLIKE:
         raise _LeftOut(_UNLIKE[raw["source"], name])
     return model
@@ -353,6 +368,8 @@ def _precision(raw: Raw) -> tuple[str, tuple[str, ...]]:
     if raw["source"].startswith("mlperf"):
         # closed-division ResNet-50 engines of this vendor are int8 throughout
         return "int8", ()
+    if raw["precision"] == "fp32/tf32":  # engines and frameworks of that release choose TF32
+        return ("tf32" if "A100" in raw["device"] else "fp32"), ()
     if raw["precision"] not in _PRECISIONS:
         raise _LeftOut("precision unknown or not modelled")
     return _PRECISIONS[raw["precision"]]

@@ -21,12 +21,15 @@ _TIMM: Sequence[tuple[str, str]] = (
     (r"(?:tf|adv)_(inception_v3)", r"\1"),
     (r"legacy_(senet154|seresnext.+|seresnet18|seresnet34|xception)", r"\1"),
     (r"(efficientnet_b[23])a", r"\1"),
+    (r"(resnetv2_.+_bit)m", r"\1"),
+    (r"(resnetv2_.+_bit)_(?:distilled|teacher|teacher_384)", r"\1"),
     (r"(deit3_.+|vit_.+|swinv?2?_.+|mixer_.+|resmlp_.+)_(?:in21ft1k|in22k|in21k)", r"\1"),
-    (r"(vit_.+|deit3?_.+|swin_.+|mixer_.+|resmlp_.+|gmlp_.+|gmixer_.+)_(?:miil|distilled)", r"\1"),
     (r"(resmlp_.+)_distilled_(\d+)", r"\1_\2"),
     (r"(resmlp_.+_\d+)_in22ft1k", r"\1"),
-    (r"((?:vit|deit3?|swin|mixer|resmlp|gmlp|gmixer|eva|flexivit|coatnet|pit)_.+)_\d{3}(?:_miil)?", r"\1"),
+    (r"((?:vit|deit3?|swin|mixer|resmlp|gmlp|gmixer|eva|pit)_.+)_\d{3}(?:_miil)?", r"\1"),
     (r"((?:deit3)_.+)_\d{3}_in21ft1k", r"\1"),
+    (r"(swinv2_[a-z]+_window\d+)_\d{3}", r"\1"),
+    (r"(swinv2_[a-z]+_window)12to(\d+)_192to\d{3}(?:_22kft1k)?", r"\1\2"),
 )  # fmt: skip
 
 
@@ -40,10 +43,9 @@ def timm_name(name: str) -> str | None:
     return name if name in builders() else None
 
 
+# Training recipes: the same network.
+_PADDLE_TAGS = re.compile(r"^Fix_|_ssld$|_wsl$")
 _PADDLE: Sequence[tuple[str, str]] = (
-    (r"(.+)_ssld", r"\1"),
-    (r"Fix_(.+)", r"\1"),
-    (r"(.+)_wsl", r"\1"),
     (r"ResNet(\d+)", r"resnet\1"),
     (r"ResNet(\d+)_v([cd])", r"resnet\1\2"),
     (r"ResNeXt(\d+)_(\d+x\d+d)", r"resnext\1_\2"),
@@ -59,7 +61,7 @@ _PADDLE: Sequence[tuple[str, str]] = (
     (r"EfficientNetB(\d)", r"efficientnet_b\1"),
     (r"EfficientNetB0_small", r"efficientnet_b0_small"),
     (r"MobileNetV1", r"mobilenetv1_paddle_100"),
-    (r"MobileNetV1_x0_(\d+)", r"mobilenetv1_paddle_0\1"),
+    (r"MobileNetV1_x(\d)_(\d+)", r"mobilenetv1_paddle_\1\2"),
     (r"MobileNetV2", r"mobilenetv2_100"),
     (r"MobileNetV2_x(\d)_(\d+)", r"mobilenetv2_\1\2"),
     (r"PPLCNet_x(\d)_(\d+)", r"lcnet_\1\2"),
@@ -79,31 +81,31 @@ _PADDLE: Sequence[tuple[str, str]] = (
     (r"DarkNet53", r"darknet53"),
     (r"CSPDarkNet53", r"cspdarknet53"),
     (r"DPN(\d+)", r"dpn\1"),
-    (r"Xception(\d+)", r"xception\1"),
+    (r"Xception(\d+)_deeplab", r"xception\1"),
     (r"MixNet_([SML])", r"mixnet_\1"),
     (r"ReXNet_(\d)_(\d)", r"rexnet_\1\g<2>0"),
     (r"RepVGG_(.+)", r"repvgg_\1_deploy"),
     (r"PVT_V2_B(\d)", r"pvt_v2_b\1"),
     (r"VAN.B(\d)", r"van_b\1"),
     (r"ResNeSt50_fast_1s1x64d", r"resnest50_fast_1s1x64d"),
-    (r"ResNeSt(\d+)", r"resnest\1"),
+    (r"ResNeSt50", r"resnest50d"),
+    (r"ResNeSt101", r"resnest101e"),
     (r"PPHGNetV2_B(\d)", r"hgnetv2_b\1"),
     (r"PPHGNet_(tiny|small|base)", r"hgnet_\1"),
 )  # fmt: skip
 
 
-def _rewrite(name: str, rules: Sequence[tuple[str, str]]) -> str | None:
-    for pattern, replacement in rules:
-        match = re.fullmatch(pattern, name)
-        if match:
-            name = match.expand(replacement)
-    name = re.sub(r"^(lcnet|mobilenetv2)_(\d)(\d)$", r"\1_\2\g<3>0", name).lower()
-    return name if name in builders() else None
-
-
 def paddle_name(name: str) -> str | None:
     """Return our name for a PaddleClas model name."""
-    return _rewrite(name, _PADDLE)
+    plain = re.sub(_PADDLE_TAGS, "", name)
+    for pattern, replacement in _PADDLE:
+        match = re.fullmatch(pattern, plain)
+        if match:
+            ours = match.expand(replacement).lower()
+            # a width of two digits, as in x0_5, stands for tenths
+            ours = re.sub(r"^(lcnet|mobilenetv1_paddle|mobilenetv2)_(\d\d)$", r"\1_\g<2>0", ours)
+            return ours if ours in builders() else None
+    return None
 
 
 def _table(names: Mapping[str, str]) -> Callable[[str], str | None]:
@@ -145,6 +147,9 @@ bert_name = _table(
         "BERT large": "bert_large",
         "BERT Large": "bert_large",
     }
+)
+deberta_name = _table(
+    {"deberta-v3-xsmall": "deberta_v3_xsmall", "deberta-v3-large": "deberta_v3_large"}
 )
 sentence_name = _table(
     {

@@ -6,6 +6,7 @@ make which network; parameters and multiply-adds of every member are compared wi
 tables in `tests/benchmarks`.
 """
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -23,7 +24,10 @@ FAMILIES = (
     "mixer",
     "multiscale",
     "mobile",
+    "preact",
+    "pyramid",
     "resnet",
+    "stacked",
     "swin",
     "vit",
     "yolo",
@@ -53,18 +57,26 @@ def build(key: str) -> onnx.ModelProto:
     return builders()[name](int(size))
 
 
+@cache
+def _version() -> str:
+    """A digest of the builders' source, so that no file of an earlier builder is taken."""
+    sha = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        sha.update(path.read_bytes())
+    return sha.hexdigest()[:12]
+
+
 def cache_folder() -> Path:
     """Return where built models are kept: $SLICEWISE_HOME/cache, or the temporary folder."""
     home = os.environ.get("SLICEWISE_HOME")
     root = Path(home) / "cache" if home else Path(tempfile.gettempdir()) / "slicewise"
-    return root / "benchmark-models"
+    return root / "benchmark-models" / _version()
 
 
 def write(key: str, folder: Path | None = None) -> Path:
     """Write the model of `key` into `folder` (default `cache_folder()`); return its path.
 
-    A file that is already there is kept: empty the folder after a change to a builder. The file
-    appears whole or not at all.
+    A file that is already there is kept. The file appears whole or not at all.
     """
     folder = cache_folder() if folder is None else folder
     path = folder / f"{key}.onnx"

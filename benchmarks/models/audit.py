@@ -18,7 +18,7 @@ _NORM_OPS = {"BatchNormalization": 2, "LayerNormalization": 5, "InstanceNormaliz
 class Audit:
     """What a model holds and does.
 
-    `product_macs`: MatMul of two activations (part of `macs`). `norm_ops`: what fvcore adds for
+    `product_macs`: products of two activations, attention included (part of `macs`). `norm_ops`: what fvcore adds for
     normalisation, 2 an element for batch, 5 for layer and group normalisation. `features`: what
     the last linear layer reads, so that another number of classes can be recognised.
     """
@@ -48,8 +48,10 @@ def audit(model: onnx.ModelProto, *, batch_size: int = 1) -> Audit:
     for node in inferred.graph.node:
         count = _macs(node, shapes)
         macs += count
-        if node.op_type == "MatMul" and not any(name in constants for name in node.input):
-            products += count
+        is_product = node.op_type == "Attention" or (
+            node.op_type == "MatMul" and not any(name in constants for name in node.input)
+        )
+        products += count if is_product else 0
         if node.op_type in _NORM_OPS:
             norm_ops += _NORM_OPS[node.op_type] * math.prod(shapes[node.input[0]])
     return Audit(
@@ -79,6 +81,9 @@ def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
         return positions * math.prod(weight[1:])
     if node.op_type == "Gemm":
         return math.prod(shapes[node.input[0]]) * shapes[node.output[0]][-1]
+    if node.op_type == "Attention":
+        queries, keys, values = (shapes[name] for name in node.input[:3])
+        return math.prod(queries) * keys[2] + math.prod(queries[:3]) * keys[2] * values[3]
     if node.op_type == "MatMul":
         return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
     return 0

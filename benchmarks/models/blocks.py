@@ -7,7 +7,7 @@ Only graph building on top of `Net`; no family's numbers.
 import math
 from collections.abc import Callable, Mapping
 
-from benchmarks.models.net import Net, Value
+from benchmarks.models.net import BATCH, Net, Value
 
 
 def _silu(net: Net, x: Value) -> Value:
@@ -15,17 +15,11 @@ def _silu(net: Net, x: Value) -> Value:
 
 
 def _gelu(net: Net, x: Value) -> Value:
-    # x/2 (1 + erf(x / sqrt 2)): Hendrycks & Gimpel, arXiv 1606.08415; no Gelu operator at opset 17
-    inner = net.unary("Erf", net.binary("Div", x, net.scalar(math.sqrt(2.0))))
-    return net.mul(net.mul(x, net.add(inner, net.scalar(1.0))), net.scalar(0.5))
+    return net.unary("Gelu", x)
 
 
 def _gelu_tanh(net: Net, x: Value) -> Value:
-    # x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): arXiv 1606.08415, section 2
-    cube = net.binary("Pow", x, net.scalar(3.0))
-    inner = net.add(x, net.mul(cube, net.scalar(0.044715)))
-    tanh = net.unary("Tanh", net.mul(inner, net.scalar(math.sqrt(2 / math.pi))))
-    return net.mul(net.mul(x, net.scalar(0.5)), net.add(tanh, net.scalar(1.0)))
+    return net.unary("Gelu", x, approximate="tanh")
 
 
 def _quick_gelu(net: Net, x: Value) -> Value:
@@ -79,6 +73,19 @@ def conv_bn(
     """Convolution without bias, batch normalisation, activation."""
     y = net.conv(x, out, kernel, stride=stride, groups=groups, dilation=dilation, pads=pads)
     return act(net, net.batch_norm(y), activation)
+
+
+def group_norm(net: Net, x: Value, groups: int) -> Value:
+    """Group normalisation, written as InstanceNormalization of merged channels.
+
+    That is how exporters write it below opset 21, where GroupNormalization became complete.
+    """
+    n, c, h, w = x.shape
+    flat = net.reshape(x, BATCH, groups, c // groups * h * w)
+    ones = [net.weight(groups, stem="buffer"), net.weight(groups, stem="buffer")]
+    y = net.node("InstanceNormalization", [flat, *ones], flat.shape)
+    y = net.mul(net.reshape(y, n, c, h, w), net.weight(c, 1, 1, stem="scale"))
+    return net.add(y, net.weight(c, 1, 1, stem="bias"))
 
 
 def same_pad(net: Net, x: Value, kernel: int, stride: int) -> Value:
@@ -136,20 +143,17 @@ def feed_forward(
 
 def heads_first(net: Net, x: Value, heads: int) -> Value:
     """[N, L, C] -> [N, heads, L, C / heads]."""
-    _, length, width = x.shape
-    return net.transpose(net.reshape(x, -1, length, heads, width // heads), 0, 2, 1, 3)
+    lead, length, width = x.shape
+    return net.transpose(net.reshape(x, lead, length, heads, width // heads), 0, 2, 1, 3)
 
 
 def attend(
     net: Net, q: Value, k: Value, v: Value, *, bias: Value | None = None, scale: bool = True
 ) -> Value:
     """softmax(q k^T / sqrt d + bias) v of [N, heads, L, d], back to [N, L, heads d]."""
-    if scale:
-        q = net.mul(q, net.scalar(q.width**-0.5))
-    scores = net.matmul(q, net.transpose(k, 0, 1, 3, 2))
-    if bias is not None:
-        scores = net.add(scores, bias)
-    mixed = net.transpose(net.matmul(net.softmax(scores), v), 0, 2, 1, 3)
+    attributes = {} if scale else {"scale": 1.0}
+    mixed = net.node("Attention", [q, k, v, bias], (*q.shape[:3], v.width), **attributes)
+    mixed = net.transpose(mixed, 0, 2, 1, 3)
     _, length, heads, size = mixed.shape
     return net.reshape(mixed, -1, length, heads * size)
 

@@ -92,7 +92,7 @@ _INCEPTION = (
 
 
 def googlenet(kernel: int, normed: bool, size: int) -> onnx.ModelProto:
-    """GoogLeNet; third branch of `kernel`: 3 and normalised in torchvision, 5 and plain in the paper.
+    """GoogLeNet; third branch of `kernel`: 3, normalised (torchvision) or 5, plain (paper).
 
     The two response normalisations of the paper are left out.
     """

@@ -36,7 +36,7 @@ def _response_norm(net: Net, x: Value, *, first: bool) -> Value:
     """x + beta + gamma x |x|_spatial / mean over channels of the same (arXiv 2301.00808)."""
     axes, channel = ([2, 3], 1) if first else ([1, 2], 3)
     shape = tuple(1 if i in axes else d for i, d in enumerate(x.shape))
-    norm = net.node("ReduceL2", [x], shape, axes=axes, keepdims=1)
+    norm = net.node("ReduceL2", [x, net.ints(*axes)], shape, keepdims=1)
     mean = net.add(net.mean(norm, channel, keepdims=True), net.scalar(1e-6))
     weights = (x.shape[1], 1, 1) if first else (x.shape[3],)
     scaled = net.mul(net.weight(*weights, stem="scale"), net.mul(x, net.binary("Div", norm, mean)))

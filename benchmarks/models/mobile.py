@@ -1,9 +1,9 @@
-"""Networks made of depthwise-separable blocks, from tables of stages: MobileNet v1 and v2, MNASNet,
-FBNet, EfficientNet v1, v2, Lite and EdgeTPU, TinyNet, LCNet, MixNet.
+"""Networks of depthwise-separable blocks, from tables of stages: MobileNet v1 and v2, MNASNet,
+FBNet, EfficientNet v1, v2, Lite and EdgeTPU, TinyNet, LCNet.
 
 Howard et al., arXiv 1704.04861; Sandler et al., 1801.04381; Tan et al., 1807.11626; Wu et al.,
 1812.03443; Tan & Le, 1905.11946 and 2104.00298; Han et al., 2010.14819; Cui et al., 2109.15099;
-Dai et al., 2006.02049; Tan & Le, 1907.09595. Stage tables as in timm.
+Dai et al., 2006.02049. Stage tables as in timm.
 """
 
 import math
@@ -73,7 +73,7 @@ def divisible(value: float, *, divisor: int = 8, limit: float = 0.9) -> int:
 
 
 def _scaled_counts(stage: Sequence[Block], depth: float, rule: str) -> list[int]:
-    """Scale a stage's blocks by `depth`, the later rows first (EfficientNet's compound scaling)."""
+    """Scale a stage's blocks by `depth`, later rows first (EfficientNet's compound scaling)."""
     left = sum(block.count for block in stage)
     goal = max(1, round(left * depth)) if rule == "round" else math.ceil(left * depth)
     counts: list[int] = []
@@ -242,7 +242,7 @@ _LCNET = tuple(
 def _v2(
     first: tuple[int, int], fused: Sequence[tuple[int, int]], *rest: tuple[int, ...]
 ) -> Stages:
-    """EfficientNetV2: plain, fused and squeezed stages, (count, out) or (count, stride, e, out)."""
+    """EfficientNetV2: plain, fused, squeezed stages; (count, out) or (count, stride, e, out)."""
     return (
         (Block("cn", first[0], 3, 1, 1, first[1], last_activation=True),),
         *((Block("er", count, 3, 2, 4, out),) for count, out in fused),
@@ -373,8 +373,13 @@ _MOBILE: dict[str, Mobile] = {
             _V2, width=width, head=1280 if width < 1 else divisible(1280 * width),
             scaled_head=False, activation="relu6",
         )
-        for width in (0.35, 0.5, 0.75, 1.0, 1.4)
+        for width in (0.25, 0.35, 0.5, 0.75, 1.0, 1.4, 1.5, 2.0)
     },
+    **{
+        f"mobilenetv1_paddle_{round(100 * width):03}": Mobile(_V1, head=0, width=width)
+        for width in (0.25, 0.5, 0.75, 1.0)
+    },
+    "efficientnet_b0_small": Mobile(_LITE, activation="silu", same=True),
     "mobilenetv2_110d": Mobile(
         _V2, width=1.1, depth=1.2, activation="relu6", fixed_stem=True, fixed_ends=True,
         scaled_head=False,
@@ -405,7 +410,9 @@ _MOBILE: dict[str, Mobile] = {
     },
     "mobilenet_edgetpu_100": Mobile(_EDGETPU_100),
     "mobilenet_edgetpu_v2_xs": Mobile(_edgetpu_v2(16, 32, 48, 96, 144, 160, 192)),
-    "mobilenet_edgetpu_v2_s": Mobile(_edgetpu_v2(24, 48, 64, 128, 160, 192, 256), stem=64, stem_kernel=5),
+    "mobilenet_edgetpu_v2_s": Mobile(
+        _edgetpu_v2(24, 48, 64, 128, 160, 192, 256), stem=64, stem_kernel=5
+    ),
     "mobilenet_edgetpu_v2_m": Mobile(
         _edgetpu_v2(32, 64, 80, 160, 192, 240, 320), stem=64, head=1344, stem_kernel=5,
     ),
@@ -418,7 +425,7 @@ _MOBILE: dict[str, Mobile] = {
             _LCNET, stem=16, width=width, activation="hswish", gate="hsigmoid",
             squeeze_activation="relu", pooled_head=True, scaled_head=False,
         )
-        for width in (0.35, 0.5, 0.75, 1.0, 1.5)
+        for width in (0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5)
     },
     **{
         f"fbnetv3_{name}": Mobile(

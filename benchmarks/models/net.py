@@ -4,8 +4,8 @@
 attention, ...) are in `blocks.py`, families in their own files. Weights have dimensions and type
 but no bytes, so a file of a 7 B parameter model is a few hundred kB. Nothing here is executed.
 
-Opset 17 of the ONNX operator specification: LayerNormalization is one node, GELU and SiLU are
-written out, which is what the common exporters give at that opset.
+Opset 23 of the ONNX operator specification: LayerNormalization, Gelu and Attention are one node
+each, as current exporters write them and as frameworks run them; SiLU is written out.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 
-OPSET = 17
+OPSET = 23
 BATCH = -1
 """Leading axis of a value whose length follows the batch (or a multiple of it)."""
 
@@ -47,10 +47,10 @@ def window_output(
     image or its leading pad.
     """
     reach = size + pads - dilation * (kernel - 1) - 1
-    if not ceil:
-        return reach // stride + 1
-    count = -(-reach // stride) + 1
-    return count - 1 if (count - 1) * stride >= size + pads // 2 else count
+    count = reach // stride + 1
+    if ceil and reach % stride and count * stride < size + pads // 2:
+        return count + 1
+    return count
 
 
 def broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ class Net:
         dilation: int = 1,
         bias: bool = False,
     ) -> Value:
-        """Convolution of images; `pads` (top, left, bottom, right), 'same' for odd kernels if None."""
+        """Convolution of images; `pads` (top, left, bottom, right), 'same' if None."""
         kernel_h, kernel_w = (kernel, kernel) if isinstance(kernel, int) else kernel
         if pads is None:
             half_h, half_w = dilation * (kernel_h - 1) // 2, dilation * (kernel_w - 1) // 2
@@ -243,7 +243,7 @@ class Net:
         shape = tuple(
             1 if i in gone else d for i, d in enumerate(x.shape) if keepdims or i not in gone
         )
-        return self.node("ReduceMean", [x], shape, axes=list(axes), keepdims=int(keepdims))
+        return self.node("ReduceMean", [x, self.ints(*axes)], shape, keepdims=int(keepdims))
 
     def batch_norm(self, x: Value) -> Value:
         """Batch normalisation with running statistics, not folded into the convolution."""
@@ -333,7 +333,7 @@ class Net:
         return self.node("Resize", [x, None, scales], (n, c, h * factor, w * factor), mode=mode)
 
     def expand_batch(self, constant: Value, like: Value) -> Value:
-        """Repeat a constant [1, ...] to the batch of `like`, by shape arithmetic as exporters do."""
+        """Repeat a constant [1, ...] to the batch of `like`, by shape arithmetic."""
         whole = self.node("Shape", [like], (len(like.shape),))
         batch = self.node("Slice", [whole, self.ints(0), self.ints(1)], (1,))
         target = self.node(

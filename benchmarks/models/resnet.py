@@ -11,8 +11,15 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from benchmarks.models.blocks import act, channel_gate, classifier, conv_bn, squeeze_excite
-from benchmarks.models.net import BATCH, Net, Value
+from benchmarks.models.blocks import (
+    act,
+    channel_gate,
+    classifier,
+    conv_bn,
+    group_norm,
+    squeeze_excite,
+)
+from benchmarks.models.net import Net, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +41,9 @@ class ResNet:
     norm_groups: int = 0  # GroupNorm with so many groups instead of BatchNorm
 
 
-def _group_norm(net: Net, x: Value, groups: int) -> Value:
-    # exporters below opset 18 write GroupNorm as InstanceNorm of merged channels
-    n, c, h, w = x.shape
-    flat = net.reshape(x, BATCH, groups, c // groups * h * w)
-    ones = [net.weight(groups, stem="buffer"), net.weight(groups, stem="buffer")]
-    y = net.node("InstanceNormalization", [flat, *ones], flat.shape)
-    y = net.mul(net.reshape(y, n, c, h, w), net.weight(c, 1, 1, stem="scale"))
-    return net.add(y, net.weight(c, 1, 1, stem="bias"))
-
-
 def _conv_norm(net: Net, x: Value, out: int, kernel: int, kind: ResNet, **how: int) -> Value:
     if kind.norm_groups:
-        return _group_norm(net, net.conv(x, out, kernel, **how), kind.norm_groups)  # type: ignore[arg-type]
+        return group_norm(net, net.conv(x, out, kernel, **how), kind.norm_groups)  # type: ignore[arg-type]
     return conv_bn(net, x, out, kernel, activation="", **how)  # type: ignore[arg-type]
 
 

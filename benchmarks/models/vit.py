@@ -162,6 +162,8 @@ _VIT: dict[str, ViT] = {
     ),
     **_family("vit_{size}_patch{patch}", "base_plus/32 base_plus/16", layer_scale=True),
     "vit_base_patch16_miil": replace(_SIZES["base"], packed_bias=False),
+    # the first 'small' of the library: eight wide layers, feed-forward of three widths
+    "vit_small_wide_patch16": ViT(768, 8, 8, ratio=3.0),
     "vit_small_patch16_36x1": replace(_SIZES["small"], depth=36, layer_scale=True),
     **_family(
         "vit_{size}_patch{patch}_gap",

@@ -67,7 +67,7 @@ def _c2f(
     net: Net, x: Value, out: int, count: int, *,
     shortcut: bool, ratio: float = 0.5, nested: bool | None = None,
 ) -> Value:  # fmt: skip
-    """CSP block that keeps every step (v8). `nested` (YOLO11): C3 inside, or a narrow bottleneck."""
+    """CSP block that keeps every step; `nested` (YOLO11): C3 or a narrow bottleneck inside."""
     half = int(out * ratio)
     done = list(net.split(_conv(net, x, 2 * half), (half, half)))
     for _ in range(count):

@@ -1,6 +1,8 @@
 """The builders: valid graphs, and the parameters and multiply-adds of the published networks."""
 
 import math
+import re
+from pathlib import Path
 
 import onnx
 import pytest
@@ -11,9 +13,14 @@ from benchmarks.models import build, builders, cache_folder, key_of, write
 from benchmarks.models.audit import Audit, audit
 from benchmarks.models.net import BATCH, Net, broadcast, window_output
 from benchmarks.open_rows import Row, is_data_present, open_rows
+from slicewise.core.graph import Binding
+from slicewise.graph.frontends._base import load
+from slicewise.graph.work import count_work
 
-SIZES = {"inception_v3": 299, "swin_base_patch4_window12": 384, "swin_large_patch4_window12": 384}
-LENGTHS = ("bert", "distiluse", "minilm")
+SIZES = {"inception_v3": 299}
+# image sides that a window divides at every stage
+WINDOWS = {"7": 224, "8": 256, "12": 384, "16": 256, "24": 384}
+LENGTHS = ("bert", "deberta", "distiluse", "minilm")
 CLASSES = (0, 1, 365, 512, 640, 768, 1000, 1024, 1280, 2048, 8191, 11221, 11821, 21841, 21843)
 """Widths of published heads: none, ImageNet-1k, -11k, -12k, -21k, CLIP embeddings."""
 
@@ -23,11 +30,30 @@ needs_data = pytest.mark.skipif(not is_data_present(), reason="measured data not
 def size_of(name: str) -> int:
     if name.startswith(LENGTHS):
         return 64
+    window = re.fullmatch(r"swin(v2)?_.*_?window(\d+)", name)
+    if window:
+        return 192 if window[1] and window[2] == "12" else WINDOWS[window[2]]
     return SIZES.get(name, 256 if name.startswith("yolo") else 224)
 
 
 # One network of each family table and style: the default run stays quick.
-SAMPLE = ["alexnet", "vgg11_bn", "vgg11_conv", "squeezenet1_1", "googlenet", "googlenet_paper", "inception_v3", "densenet121", "resnet18", "resnet50d", "resnet50_gn", "seresnet18", "ecaresnet26t", "senet154", "resnetblur18", "resnetaa34d", "resnetrs50", "convnext_atto", "convnext_tiny", "convnextv2_atto", "convnextv2_tiny", "convnext_nano_ols", "shufflenet_v2_x0_5", "regnetx_002", "regnetz_005", "dpn68", "dpn68b", "xception", "xception41", "dla34", "dla60_res2net", "hrnet_w18_small", "efficientnet_b0", "tf_efficientnet_b0", "efficientnet_lite0", "efficientnet_es", "efficientnetv2_s", "mobilenetv1_100", "mobilenetv2_100", "semnasnet_100", "fbnetc_100", "tinynet_e", "lcnet_050", "fbnetv3_b", "vit_tiny_patch16", "vit_base_patch32_siglip", "deit_tiny_patch16", "deit_tiny_distilled_patch16", "deit3_small_patch16", "vit_small_patch14_reg4_dinov2", "mixer_s32", "gmixer_12", "resmlp_12", "gmlp_ti16", "swin_tiny_patch4_window7", "swin_base_patch4_window12", "bert_base", "distiluse_multilingual", "minilm_l12_multilingual", "yolov5n", "yolov5n6", "yolov5n-seg", "yolov5n-cls", "yolov8n", "yolov8n-seg", "yolov8n-pose", "yolov8n-cls", "yolo11n", "yolo11m-seg", "yolo11n-pose"]
+SAMPLE = """
+    alexnet vgg11_bn vgg11_conv squeezenet1_1 googlenet googlenet_paper inception_v3
+    densenet121 resnet18 resnet50d resnet50_gn seresnet18 ecaresnet26t senet154 resnetblur18
+    resnetv2_18 resnetv2_50x1_bit convmixer_768_32 repvgg_a0 repvgg_a0_deploy gernet_s
+    darknet17 cspdarknet53 cs3darknet_s cs3se_edgenet_x hgnet_tiny hgnetv2_b0 rexnet_100
+    swinv2_tiny_window8 deberta_v3_xsmall resnetaa34d resnetrs50 convnext_atto convnext_tiny
+    convnextv2_atto convnextv2_tiny convnext_nano_ols shufflenet_v2_x0_5 regnetx_002
+    regnetz_005 dpn68 dpn68b xception xception41 dla34 dla60_res2net hrnet_w18_small
+    efficientnet_b0 tf_efficientnet_b0 efficientnet_lite0 efficientnet_es efficientnetv2_s
+    mobilenetv1_100 mobilenetv2_100 semnasnet_100 fbnetc_100 tinynet_e lcnet_050 fbnetv3_b
+    vit_tiny_patch16 vit_base_patch32_siglip deit_tiny_patch16 deit_tiny_distilled_patch16
+    deit3_small_patch16 vit_small_patch14_reg4_dinov2 mixer_s32 gmixer_12 resmlp_12 gmlp_ti16
+    swin_tiny_patch4_window7 swin_base_patch4_window12 bert_base distiluse_multilingual
+    minilm_l12_multilingual yolov5n yolov5n6 yolov5n-seg yolov5n-cls yolov8n yolov8n-seg
+    yolov8n-pose yolov8n-cls yolo11n yolo11m-seg yolo11n-pose pvt_v2_b0 poolformer_s12
+    resnest14d resnest50d_4s2x40d resnest50_fast_1s1x64d
+"""
 
 
 def dsl_outputs(model: onnx.ModelProto, batch: int) -> tuple[tuple[int, ...], ...]:
@@ -50,7 +76,7 @@ def check_graph(name: str) -> Audit:
     return counts
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", SAMPLE.split())
 def test_graph_is_valid_and_holds_no_weights(name: str) -> None:
     check_graph(name)
 
@@ -121,7 +147,9 @@ def test_batch_axis_stays_free_in_the_file() -> None:
     assert model.graph.output[0].type.tensor_type.shape.dim[1].dim_value == 4 * 64
 
 
-def test_write_keeps_a_file_and_makes_small_ones(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_write_keeps_a_file_and_makes_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLICEWISE_HOME", str(tmp_path))
     path = write("vgg16@224")
     assert path.parent == cache_folder()
@@ -138,35 +166,49 @@ def test_unknown_architecture_is_a_key_error() -> None:
 
 # --- against the published tables --------------------------------------------------------------
 
-# Sources whose parameter column counts running statistics too, or is rounded to millions.
+# Sources whose figures are coarse: parameters are not compared, multiply-adds to 8 %.
 COARSE = {
-    "paddleclas-docs": "parameters include running statistics; multiply-adds to two digits",
+    "paddleclas-docs": "parameters include running statistics; activations may be counted",
     "nvidia-tensorrt-demo-bert": "parameters rounded to 10 million",
     "ultralytics-yolov5-readme": "figures rounded to one digit; P6 multiply-adds at 640 pixels",
     "ultralytics-docs": "figures rounded to one digit",
     "migprofiler-mig": "parameters of the encoder without the dense layer",
 }
-# (model, reason) of single networks whose published figures differ from the graph measured.
-ODD = {
-    "vit_medium_patch16_reg4_gap_256": "layer scale came with a later release of the library",
+# Networks (patterns of the published name) whose published multiply-adds follow another rule.
+OTHER_RULE = {
+    r"resnetv2_.*_bit.*": "standardising the weights counts 4 an element",
+    r"convmixer_.*": "depthwise convolutions with padding 'same' were not counted",
 }
+# Networks whose published parameters are those of another release.
+OTHER_RELEASE = {
+    r"vit_medium_patch16_reg4_gap_256.*": "layer scale came with a later release of the library",
+}
+
+
+def matches(name: str, table: dict[str, str]) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in table)
+
+
+def possible_gmacs(counts: Audit) -> list[float]:
+    """Some tables leave out products of activations (fused attention), some add normalisation."""
+    return [
+        (counts.macs - attention + norm) / 1e9
+        for attention in (0, counts.product_macs)
+        for norm in (0, counts.norm_ops)
+    ]
 
 
 def disagreement(row: Row, counts: Audit) -> str:
     """Empty, or how the row's figures differ from the graph's."""
     assert row.params_m is not None
     assert row.gmacs is not None
-    # some tables leave out products of activations (fused attention), some add normalisation
-    candidates = [
-        (counts.macs - attention + norm) / 1e9
-        for attention in (0, counts.product_macs)
-        for norm in (0, counts.norm_ops)
-    ]
-    if not any(
-        math.isclose(value, row.gmacs, rel_tol=0.005, abs_tol=0.0105) for value in candidates
-    ):
-        return f"{row.gmacs=} {candidates}"
+    tolerance = 0.08 if matches(row.model_name, OTHER_RULE) else 0.005
+    found = possible_gmacs(counts)
+    if not any(math.isclose(v, row.gmacs, rel_tol=tolerance, abs_tol=0.0105) for v in found):
+        return f"{row.gmacs=} {found}"
     heads = [(classes - 1000) * (counts.features + 1) / 1e6 for classes in CLASSES]
+    if matches(row.model_name, OTHER_RELEASE):
+        return ""
     if not any(abs(counts.parameters / 1e6 + head - row.params_m) < 0.012 for head in heads):
         return f"{row.params_m=} {counts.parameters / 1e6}"
     return ""
@@ -175,15 +217,14 @@ def disagreement(row: Row, counts: Audit) -> str:
 def compared_rows() -> dict[str, list[Row]]:
     by_key: dict[str, list[Row]] = {}
     for row in open_rows():
-        has_figures = row.params_m is not None and row.gmacs is not None
-        if row.source not in COARSE and row.model_name not in ODD and has_figures:
+        if row.source not in COARSE and row.params_m is not None and row.gmacs is not None:
             by_key.setdefault(row.key, []).append(row)
     return by_key
 
 
 def check_against_tables(stride: int) -> None:
     by_key = compared_rows()
-    assert len(by_key) > 500
+    assert len(by_key) > 600
     wrong = {}
     for key in list(by_key)[::stride]:
         counts = audit(build(key))
@@ -196,10 +237,36 @@ def check_against_tables(stride: int) -> None:
 
 @needs_data
 def test_some_networks_agree_with_published_tables() -> None:
-    check_against_tables(stride=12)
+    check_against_tables(stride=15)
 
 
 @needs_data
 @pytest.mark.slow
 def test_every_network_agrees_with_published_tables() -> None:
     check_against_tables(stride=1)
+
+
+@needs_data
+def test_coarse_tables_agree_to_their_digits() -> None:
+    wrong, seen = {}, set()
+    for row in open_rows():
+        rounded = row.model.startswith("yolo") and row.size != 1280
+        if row.gmacs is None or not (row.source == "paddleclas-docs" or rounded):
+            continue
+        if row.key in seen:
+            continue
+        seen.add(row.key)
+        found = possible_gmacs(audit(build(row.key)))
+        slack = 0.12 if rounded else 0.004  # rounding of a small figure
+        if not any(math.isclose(v, row.gmacs, rel_tol=0.08, abs_tol=slack) for v in found):
+            wrong[row.source, row.model_name] = (row.gmacs, found)
+    assert len(seen) > 100
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", SAMPLE.split())
+def test_the_front_end_counts_the_same_work(name: str, tmp_path: Path) -> None:
+    key = key_of(name, size_of(name))
+    graph = load(str(write(key, tmp_path)), Binding(batch_size=2))
+    assert graph.batch_size == 2
+    assert count_work(graph).total.macs == audit(build(key), batch_size=2).macs

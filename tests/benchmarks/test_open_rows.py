@@ -110,7 +110,7 @@ def test_timm_names_lead_to_builders(published: str, ours: str | None) -> None:
         ("ResNet50_vd_ssld", "resnet50d"),
         ("ResNeXt101_32x16d_wsl", "resnext101_32x16d"),
         ("MobileNetV2_x0_5", "mobilenetv2_050"),
-        ("PPLCNet_x0_25", None),
+        ("PPLCNet_x0_25", "lcnet_025"),
         ("SE_ResNet18_vd", "seresnet18d"),
         ("ViT_large_patch16_384", "vit_large_patch16"),
     ],

@@ -194,6 +194,22 @@ def test_a_function_that_calls_itself_is_refused() -> None:
         tidy(model, label="m")
 
 
+def test_functions_beside_an_operator_of_an_unknown_domain_are_inlined() -> None:
+    nodes = [make_node("F", ["x"], ["a"], domain="mine"), make_node("F", ["a"], ["y"], domain="u")]
+    model = tiny.model(nodes, inputs={"x": [3]}, functions=[function("F", "Relu")])
+    kept = [opset for opset in model.opset_import if opset.domain != "u"]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    found = tidy(model, label="m").model.graph.node
+    assert [(n.domain, n.op_type) for n in found] == [("", "Relu"), ("", "Exp"), ("u", "F")]
+
+
+def test_a_model_without_standard_operators_needs_no_standard_opset() -> None:
+    model = tiny.model([make_node("Own", ["x"], ["y"], domain="acme")], inputs={"x": [3]})
+    del model.opset_import[0]
+    assert tidy(model, label="m").notes == ()
+
+
 def test_long_lists_end_in_a_count() -> None:
     assert listed(f"n{i}" for i in range(100)).endswith("'n29' and 70 more")
     assert listed(["b", "a", "b"]) == "'b', 'a'"

@@ -89,6 +89,12 @@ def test_every_figure_has_a_dated_source(name: str) -> None:
     assert set(worked_out) <= set(sources)
 
 
+def test_a_device_carries_its_sources_and_its_slices_too() -> None:
+    part = find_device("a100-sxm4-80gb/2g.20gb")
+    assert "aiconfigurator" in part.sources["figures"]
+    assert "graph-replay floor" in part.sources["launch_s"]
+
+
 @pytest.mark.parametrize("name", device_names())
 def test_a_recalled_derived_or_estimated_figure_leaves_a_note(name: str) -> None:
     sources = content(name)["sources"]

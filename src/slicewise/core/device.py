@@ -6,7 +6,7 @@ No file is read here (the catalogue does that) and no speed is predicted here.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slicewise.core.errors import DeviceError
 from slicewise.core.notes import Note
@@ -54,7 +54,8 @@ class Device:
     `peak_flop_per_s` holds dense rates: `fp32` is the vector rate, `tf32`, `fp16`, `bf16`, `int8`,
     `fp8` and `fp4` those of the matrix units (operations per second, a multiply-add is 2).
     `compute_units` are SMs, compute units or cores. `launch_s` is the least time between two
-    kernels, `host_s` the fixed part of one inference that a slice does not change.
+    kernels, `host_s` the fixed part of one inference that a slice does not change. `sources` says
+    where a figure comes from, by its name; `figures` stands for those not named.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Device:
     profile: SliceProfile | None = None
     share_percent: float | None = None
     notes: tuple[Note, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def whole(self) -> "Device":

@@ -42,6 +42,7 @@ def tidy(model: onnx.ModelProto, *, label: str) -> Tidy:
             f"{label} declares no outputs, so nothing needs to be computed; export it again with"
             " its outputs"
         )
+    _check_text(model, label=label)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     notes: list[Note] = []
@@ -97,6 +98,53 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:_LISTED]) + more
 
 
+# --- text
+
+
+def _check_text(model: onnx.ModelProto, *, label: str) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them over as bytes."""
+    for text in (*_texts_of_model(model), *_texts_of_graph(model.graph)):
+        if isinstance(text, bytes):
+            raise ModelError(
+                f"{label} has a name that is not UTF-8 text: {text[:40]!r}; the file is damaged"
+                " or written in another encoding; export it again"
+            )
+
+
+def _texts_of_model(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    yield from (opset.domain for opset in model.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload)
+        yield from (*function.input, *function.output, *function.attribute)
+        yield from (opset.domain for opset in function.opset_import)
+        yield from _texts_of_nodes(function.node)
+
+
+def _texts_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        kind = value.type
+        while kind.WhichOneof("value") in ("optional_type", "sequence_type"):
+            kind = getattr(kind, kind.WhichOneof("value")).elem_type
+        for tensor in (kind.tensor_type, kind.sparse_tensor_type):
+            yield from (dim.dim_param for dim in tensor.shape.dim)
+    yield from _texts_of_nodes(graph.node)
+
+
+def _texts_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+            if attribute.HasField("t"):
+                yield attribute.t.name
+        for body in bodies_of(node):
+            yield from _texts_of_graph(body)
+
+
 # --- versions and functions
 
 
@@ -123,9 +171,9 @@ def _import_opsets(model: onnx.ModelProto) -> Iterator[Note]:
         version = _opset_of_ir(model.ir_version)
         opset = standard[0] if standard else model.opset_import.add()
         opset.domain, opset.version = "", version
-        yield Note(
-            "opset-missing", f"the model imports no ai.onnx operator set; read as opset {version}"
-        )
+        if _uses_standard(model):
+            text = f"the model imports no ai.onnx operator set; read as opset {version}"
+            yield Note("opset-missing", text)
     else:
         version = standard[0].version
     newest = onnx.defs.onnx_opset_version()
@@ -151,10 +199,39 @@ def _import_opsets(model: onnx.ModelProto) -> Iterator[Note]:
         model.ir_version = onnx.IR_VERSION
 
 
+def _uses_standard(model: onnx.ModelProto) -> bool:
+    """True if a node of the graph, its bodies or the functions is of the domain ''."""
+    groups: list[Iterable[onnx.NodeProto]] = [model.graph.node]
+    groups += [function.node for function in model.functions]
+    while groups:
+        for node in groups.pop():
+            if node.domain == "":
+                return True
+            groups.extend(body.node for body in bodies_of(node))
+    return False
+
+
 def _opset_of_ir(ir_version: int) -> int:
     """Return the newest opset released with an IR version (onnx.helper.VERSION_TABLE)."""
     released = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] == ir_version]
     return max(released, default=1 if ir_version < 3 else onnx.defs.onnx_opset_version())
+
+
+_INLINER_ERRORS = (
+    RuntimeError,
+    ValueError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+)
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Inline functions of another operator set as well where onnx can convert them."""
+    try:
+        return onnx.inliner.inline_local_functions(model, convert_version=True)
+    except _INLINER_ERRORS:
+        # without conversion; functions that would need it are kept, which leaves a Note
+        return onnx.inliner.inline_local_functions(model, convert_version=False)
 
 
 def _inline(model: onnx.ModelProto, *, label: str) -> tuple[onnx.ModelProto, tuple[Note, ...]]:
@@ -162,8 +239,8 @@ def _inline(model: onnx.ModelProto, *, label: str) -> tuple[onnx.ModelProto, tup
     if not model.functions:
         return model, ()
     try:
-        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as err:
+        inlined = _inlined(model)
+    except _INLINER_ERRORS as err:
         first = str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
         raise ModelError(
             f"{label} has functions that cannot be inlined: {first}; export it again without"

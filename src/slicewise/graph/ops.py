@@ -1,8 +1,8 @@
 """The operator table: for every operator known, what it computes, moves, and what its weights are.
 
-One row an operator: `ops_standard.py` (ai.onnx and what ONNX Runtime adds to it), `ops_contrib.py`
-(com.microsoft). Looking up is all that happens here; counting is done in `work.py`. An operator in
-no row is unknown: `operator` returns None and the caller says so in a Note.
+One row an operator: `operators/standard.py` (ai.onnx and what ONNX Runtime adds to it) and
+`operators/contrib.py` (com.microsoft). Looking up is all that happens here; counting is done in
+`work.py`. An operator in no row is unknown: `operator` returns None and the caller notes it.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from slicewise.core.cost import Kind
 from slicewise.core.graph import Role
 from slicewise.core.precision import DType
-from slicewise.graph import ops_contrib, ops_standard
-from slicewise.graph.ops_row import Operator, Product, Seen, Slot
+from slicewise.graph.operators import contrib, standard
+from slicewise.graph.operators.row import Operator, Product, Seen, Slot
 
 __all__ = ["Operator", "Product", "Seen", "Slot", "operator", "operators", "role_of_slot"]
 
@@ -26,9 +26,9 @@ _FALLBACK = {
 
 
 def _all_rows() -> Iterator[Operator]:
-    yield from ops_standard.ROWS
-    yield from ops_contrib.ROWS
-    for listing in (ops_standard.BYTES_ONLY, ops_contrib.BYTES_ONLY):
+    yield from standard.ROWS
+    yield from contrib.ROWS
+    for listing in (standard.BYTES_ONLY, contrib.BYTES_ONLY):
         for domain, names in listing.items():
             for name in names.split():
                 yield Operator(name, Kind.OPAQUE, domain, is_bytes_only=True)

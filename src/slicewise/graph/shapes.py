@@ -13,11 +13,12 @@ import onnx
 from slicewise.core.errors import ModelError
 from slicewise.core.graph import Tensor
 from slicewise.core.notes import Note, unique_notes
-from slicewise.graph.shape_batch import Batch, Mender, apply_insertions
-from slicewise.graph.shape_bodies import ENTER
-from slicewise.graph.shape_facts import Fact, core_dtype, show, type_fact
-from slicewise.graph.shape_prepare import prepare, with_batch
-from slicewise.graph.shape_walk import Scope, Walk, graph_inputs
+from slicewise.graph.shape.batch import Mender, apply_insertions
+from slicewise.graph.shape.bodies import ENTER
+from slicewise.graph.shape.facts import Fact, core_dtype, show, type_fact
+from slicewise.graph.shape.prepare import prepare, with_batch
+from slicewise.graph.shape.reshape import Batch
+from slicewise.graph.shape.walk import Scope, Walk, graph_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,22 @@ def infer(
     needed. Shape None, with a Note, where nothing tells. The model itself is left as it is.
     """
     working, declared = prepare(model)
+    found = None
+    advice = ""
     notes: list[Note] = []
     if batch_change is not None and batch_change[0] != batch_change[1]:
         batch = Batch(*batch_change)
         at_old, declared = declared, _at_batch(declared, batch)
-        notes += _rebatch(working, batch, batch_inputs, at_old=at_old, at_new=declared)
-    walk, scope = _walk(working, declared=declared, advice=_advice(batch_change))
+        found = _rebatch(working, batch, batch_inputs, notes, at_old=at_old, at_new=declared)
+        advice = "" if found is None else _advice(batch)
+    known = _ask_onnx(working, notes)
+    if found is None or not _agrees(*found, known):
+        found = _walk(working, known, declared=declared, advice=advice)
+    walk, scope = found
+    for value in working.graph.input:
+        if scope.facts[value.name].is_unknown:
+            text = f"input {value.name!r} has no shape; what follows from it is unknown"
+            notes.append(Note("shape-unknown", text))
     return Shapes(
         main=_tensors(scope.facts),
         bodies={key: _tensors(facts) for key, facts in walk.bodies.items()},
@@ -65,10 +76,20 @@ def infer(
     )
 
 
-def _advice(batch_change: tuple[int, int] | None) -> str:
-    if batch_change is None or batch_change[0] == batch_change[1]:
-        return ""
-    return f"export with a dynamic batch or use --batch {batch_change[0]}"
+def _agrees(walk: Walk, scope: Scope, known: Mapping[str, Fact]) -> bool:
+    """True if the walk that predicted the new batch left nothing open and onnx says the same."""
+    gathered = (scope.facts, *walk.bodies.values())
+    if any(fact.is_unknown for facts in gathered for fact in facts.values()):
+        return False
+    return all(
+        fact.shape is None or scope.facts[name].shape == fact.shape
+        for name, fact in known.items()
+        if name in scope.facts
+    )
+
+
+def _advice(batch: Batch) -> str:
+    return f"export with a dynamic batch or use --batch {batch.old}"
 
 
 def _tensors(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
@@ -83,10 +104,14 @@ def _opsets(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _walk(
-    model: onnx.ModelProto, *, declared: Mapping[str, Fact], advice: str
+    model: onnx.ModelProto,
+    known: Mapping[str, Fact],
+    *,
+    declared: Mapping[str, Fact],
+    advice: str = "",
+    contents: bool = False,
 ) -> tuple[Walk, Scope]:
-    walk = Walk(_opsets(model), ENTER, advice=advice, declared=declared)
-    known = _ask_onnx(model, walk.notes)
+    walk = Walk(_opsets(model), ENTER, advice=advice, declared=declared, contents=contents)
     scope = Scope(graph_inputs(model.graph))
     walk.run(model.graph, scope, known=known, before=None, key="")
     return walk, scope
@@ -102,7 +127,9 @@ def _ask_onnx(model: onnx.ModelProto, notes: list[Note]) -> dict[str, Fact]:
         reason = str(err).strip().partition("\n")[0]
     else:
         graph = inferred.graph
-        return {v.name: type_fact(v.type) for part in (graph.value_info, graph.output) for v in part}
+        return {
+            v.name: type_fact(v.type) for part in (graph.value_info, graph.output) for v in part
+        }
     text = f"onnx's shape inference gave up ({reason}); only our own rules were used"
     notes.append(Note("onnx-inference-failed", text))
     return {}
@@ -122,18 +149,20 @@ def _rebatch(
     model: onnx.ModelProto,
     batch: Batch,
     batch_inputs: Iterable[str] | None,
+    notes: list[Note],
     *,
     at_old: Mapping[str, Fact],
     at_new: Mapping[str, Fact],
-) -> list[Note]:
-    """Rewrite in place what has the old batch baked in; return the notes about it."""
-    old_model = with_batch(model, batch, batch_inputs)
-    try:
-        old_walk, old_scope = _walk(old_model, declared=at_old, advice="")
-    except ModelError:
-        # NOTE: the model does not hold together at the old batch; the walk at the new one, which
-        # follows, tells whether it does there, and nothing can be learnt from the old one.
-        return []
+) -> tuple[Walk, Scope] | None:
+    """Rewrite in place what has the old batch baked in; return the walk that found it.
+
+    None if the model does not hold together at the old batch: then nothing can be learnt from it,
+    and the walk at the new one tells whether it does there.
+    """
+    old = _at_old_batch(model, batch, batch_inputs, declared=at_old)
+    if old is None:
+        return None
+    old_walk, old_scope = old
     mender = Mender(batch)
     walk = Walk(
         _opsets(model),
@@ -141,20 +170,40 @@ def _rebatch(
         mend=mender,
         before=old_walk,
         declared=at_new,
-        advice=_advice((batch.old, batch.new)),
+        advice=_advice(batch),
     )
     scope = Scope({})
     for name, fact in graph_inputs(model.graph).items():
-        old = old_scope.facts.get(name)
-        scope.facts[name] = old if old is not None and old.shape == fact.shape else fact
+        kept = old_scope.facts.get(name)
+        scope.facts[name] = kept if kept is not None and kept.shape == fact.shape else fact
     walk.run(model.graph, scope, known={}, before=old_scope, key="")
     apply_insertions(walk)
-    return [*mender.notes, *_lost_batches(model, old_scope, scope, batch)]
+    notes += [*mender.notes, *_lost_batches(model, old_scope, scope, batch)]
+    return walk, scope
 
 
-def _lost_batches(
-    model: onnx.ModelProto, old: Scope, new: Scope, batch: Batch
-) -> Iterable[Note]:
+def _at_old_batch(
+    model: onnx.ModelProto,
+    batch: Batch,
+    batch_inputs: Iterable[str] | None,
+    *,
+    declared: Mapping[str, Fact],
+) -> tuple[Walk, Scope] | None:
+    """Return the walk of the model as it was before the batch was changed, None if impossible.
+
+    Some models have the batch behind the leading axis too ([2, batch, heads, past, size]): where
+    putting back the leading axes alone contradicts, all axes of that size are put back.
+    """
+    for everywhere in (False, True):
+        old_model = with_batch(model, batch, batch_inputs, everywhere=everywhere)
+        try:
+            return _walk(old_model, _ask_onnx(old_model, []), declared=declared, contents=True)
+        except ModelError:
+            continue
+    return None
+
+
+def _lost_batches(model: onnx.ModelProto, old: Scope, new: Scope, batch: Batch) -> Iterable[Note]:
     for value in model.graph.output:
         before, after = old.find(value.name), new.find(value.name)
         if before is None or after is None or not before.shape:

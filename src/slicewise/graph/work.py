@@ -162,9 +162,9 @@ def _with_bodies(node: Node, kind: Kind, dtype: DType, scope: _Scope, tally: _Ta
 def _own_work(row: Operator, seen: Seen, scope: _Scope, tally: _Tally) -> tuple[Product, Work]:
     """Return the multiply-adds and the work of a node, bodies aside."""
     product, other = Product(0, None), 0
-    unknown = _unknown_shapes(row, seen)
+    unknown = _unknown_shape(row, seen)
     if unknown:
-        tally.notes.append(_incomplete(seen.node, f"the shape of {unknown} is unknown"))
+        tally.notes.append(_incomplete(seen.node, f"the shape of {unknown!r} is unknown"))
         return product, _moved(_UNKNOWN, seen, scope, 0, 0)
     try:
         if row.macs is not None:
@@ -181,17 +181,15 @@ def _own_work(row: Operator, seen: Seen, scope: _Scope, tally: _Tally) -> tuple[
         return Product(0, None), _moved(_UNKNOWN, seen, scope, 0, 0)
 
 
-def _unknown_shapes(row: Operator, seen: Seen) -> str:
-    """Return the names of tensors whose shape the count needs and nobody knows, or ''."""
-    names = [
-        name
-        for i, (name, tensor) in enumerate(zip(seen.node.inputs, seen.reads, strict=True))
-        if tensor is not None and tensor.shape is None and i not in row.reads
-    ]
-    for name, tensor in zip(seen.node.outputs, seen.writes, strict=True):
+def _unknown_shape(row: Operator, seen: Seen) -> str:
+    """Return the name of a tensor whose shape the count needs and nobody knows, or ''."""
+    for i, tensor in enumerate(seen.reads):
+        if tensor is not None and tensor.shape is None and i not in row.reads:
+            return seen.node.inputs[i]
+    for i, tensor in enumerate(seen.writes):
         if tensor is not None and tensor.shape is None:
-            names.append(name)
-    return ", ".join(repr(name) for name in dict.fromkeys(names))
+            return seen.node.outputs[i]
+    return ""
 
 
 def _moved(row: Operator, seen: Seen, scope: _Scope, macs: int, flops: int) -> Work:

@@ -77,12 +77,9 @@ ALIASES = {
             "RTX PRO 6000 Workstation",
             "RTX PRO 6000 Blackwell Workstation Edition",
         ),
-        "titanx-maxwell": ("GTX TITAN X", "TITAN X (Maxwell)"),
-        "titanx-pascal": ("TITAN X (Pascal)",),
-        "v100-pcie-16gb": ("V100 PCIe 16GB",),
+        "titanx-maxwell": ("GTX TITAN X",),
         "v100-sxm2": ("V100-SXM2-32GB", "V100-SXM3-32GB"),
         "vega-fe": ("Vega Frontier Edition", "Vega Frontier Edition 16GB"),
-        "xeonphi-7250": ("Xeon Phi 7250",),
     }.items()
     for alias in aliases
 }  # fmt: skip

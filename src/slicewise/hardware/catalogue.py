@@ -52,12 +52,13 @@ def find_device(text: str) -> Device:
     `/2g.20gb` (a slice) or `@50%` (a share). `DeviceError` names the nearest known devices.
     """
     wanted = text.strip()
-    if not wanted or len(wanted) > _LONGEST_NAME or not wanted.isprintable():
+    file = _TOML.fullmatch(wanted)
+    if not wanted.isprintable() or not wanted or (len(wanted) > _LONGEST_NAME and not file):
         raise DeviceError(
             f"device {shown(text)} is no name; give one that `slicewise devices` lists, cpu,"
             " gpu:0 or a file ./mine.toml"
         )
-    if file := _TOML.fullmatch(wanted):
+    if file:
         return _part_of(load_device_file(file["whole"]), file["part"] or "")
     if wanted.startswith((".", "/", "~")):
         raise DeviceError(

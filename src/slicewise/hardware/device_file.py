@@ -94,7 +94,8 @@ def read_file(path: Path) -> bytes:
             )
         return path.read_bytes()
     except (OSError, ValueError) as err:
-        raise DeviceError(f"{path}: cannot be read: {err}; check path and permissions") from err
+        reason = getattr(err, "strerror", None) or err
+        raise DeviceError(f"{path}: cannot be read: {reason}; check path and permissions") from err
 
 
 def read_device(file: Section, *, board_named: Callable[[str, Section], Slicing]) -> Device:
@@ -134,6 +135,7 @@ def read_device(file: Section, *, board_named: Callable[[str, Section], Slicing]
         profiles=slicing.profiles,
         title=file.text("title", default=name),
         notes=(*notes, *_source_notes(file, name)),
+        sources=_source_texts(file),
     )
 
 
@@ -221,13 +223,21 @@ def _read_slices(file: Section, board_named: Callable[[str, Section], Slicing]) 
     return board_named(file.text("mig"), file)
 
 
+def _source_texts(file: Section) -> dict[str, str]:
+    """Return what `[sources]` says of each figure."""
+    sources = file.section("sources")
+    if sources is None:
+        return {}
+    sources.refuse_unknown(("figures", *SOURCED, *BASES))
+    return {key: sources.text(key) for key in sources.table if key not in BASES}
+
+
 def _source_notes(file: Section, name: str) -> tuple[Note, ...]:
     """Return a Note for each kind of uncertain figure that `[sources]` lists."""
     sources = file.section("sources")
     if sources is None:
         return ()
-    sources.refuse_unknown(("figures", *SOURCED, *BASES))
-    texts = {key: sources.text(key) for key in sources.table if key not in BASES}
+    texts = _source_texts(file)
     listed = {basis: sources.strings(basis) for basis in BASES}
     for basis, keys in listed.items():
         for key in keys:
@@ -246,13 +256,10 @@ def _source_notes(file: Section, name: str) -> tuple[Note, ...]:
             )
         )
     if derived := listed["derived"]:
-        reasons = dict.fromkeys(texts.get(key, texts.get("figures", "")) for key in derived)
-        notes.append(
-            Note(
-                "spec-derived",
-                f"{name}: derived, not published: {', '.join(derived)} ({'; '.join(reasons)})",
-            )
-        )
+        reasons = dict.fromkeys(texts[key] for key in derived if key in texts)
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        text = f"{name}: derived, not published: {', '.join(derived)}{why}"
+        notes.append(Note("spec-derived", text))
     for key in listed["estimated"]:
         code = _ESTIMATE_CODES.get(key, "spec-estimated")
         notes.append(Note(code, f"{name}: {key} is an {_reason(texts.get(key, 'estimate'))}"))

@@ -32,7 +32,7 @@ from slicewise.predict import efficiency
 from slicewise.predict.domain import latency_interval
 from slicewise.predict.energy import estimate_energy
 from slicewise.predict.memory import estimate_memory, memory_notes
-from slicewise.predict.runtimes import runtime_named
+from slicewise.predict.runtimes import Runtime, runtime_named
 
 Array = NDArray[np.float64]
 
@@ -86,11 +86,9 @@ def predict_roofline(
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
     known = runtime_named(runtime)
-    rows = list(_flatten(work.nodes, owner=None, repeats=1.0))
+    rows = list(flatten(work.nodes))
     costs, notes = unit_costs([row.node for row in rows], device)
-    times = row_times(
-        costs, efficiency.RULES[device.kind], launch_s=device.launch_s * known.launch_factor
-    )
+    times = row_times(costs, efficiency.RULES[device.kind], known, launch_s=device.launch_s)
     repeats = np.array([row.repeats for row in rows])
     owners = np.array([row.owner for row in rows], dtype=np.int64)
     nodes = _node_estimates(work, times, repeats, owners)
@@ -139,20 +137,25 @@ def _utilisation(work: GraphWork, latency_ms: float, peak_flop_per_s: float) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
+    """A kernel-making node, the index of the top-level node it belongs to, and how often it runs
+    for one run of that node."""
+
     node: NodeWork
     owner: int
     repeats: float
 
 
-def _flatten(nodes: Sequence[NodeWork], *, owner: int | None, repeats: float) -> Iterator[_Row]:
+def flatten(
+    nodes: Sequence[NodeWork], *, owner: int | None = None, repeats: float = 1.0
+) -> Iterator[Row]:
     """Yield every kernel-making node with the top-level node it belongs to."""
     for i, node in enumerate(nodes):
         top = i if owner is None else owner
         if node.body:
-            yield from _flatten(node.body, owner=top, repeats=repeats * node.repeats)
+            yield from flatten(node.body, owner=top, repeats=repeats * node.repeats)
         else:
-            yield _Row(node, top, repeats)
+            yield Row(node, top, repeats)
 
 
 def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, list[Note]]:
@@ -180,8 +183,13 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
     ), notes
 
 
-def row_times(costs: UnitCosts, rules: efficiency.Rules, *, launch_s: float) -> RowTimes:
-    """Return the time of each row under the efficiencies of one class of devices."""
+def row_times(
+    costs: UnitCosts, rules: efficiency.Rules, runtime: Runtime, *, launch_s: float
+) -> RowTimes:
+    """Return the time of each row under the efficiencies of one class of devices.
+
+    `launch_s` is the device's own, of an eager framework.
+    """
     default = rules.by_kind[Kind.OPAQUE]
     rows = [rules.by_kind.get(kind, default) for kind in costs.kinds]
     compute_part = np.array([row.compute for row in rows])
@@ -202,13 +210,17 @@ def row_times(costs: UnitCosts, rules: efficiency.Rules, *, launch_s: float) -> 
     ideal = np.where(direct, np.maximum(direct_compute, activation * slower), ideal)
 
     kernel = np.maximum(compute, memory) + rules.kernel_s + (costs.steps - 1) * rules.step_s
-    busy = np.array([kind not in _FREE_KINDS for kind in costs.kinds], dtype=np.float64)
+    busy = np.array([_part_left(kind, runtime) for kind in costs.kinds])
     return RowTimes(
-        node_s=busy * np.maximum(kernel, launch_s),
+        node_s=busy * np.maximum(kernel, launch_s * runtime.launch_factor),
         compute_s=busy * compute,
         memory_s=busy * memory,
         ideal_s=busy * ideal,
     )
+
+
+def _part_left(kind: Kind, runtime: Runtime) -> float:
+    return 0.0 if kind in _FREE_KINDS else runtime.left.get(kind, 1.0)
 
 
 def _vector_rate(device: Device) -> float:

@@ -1,10 +1,13 @@
 """What is known of each runtime before anything is measured: launches, host part, memory.
 
-Fusion is not modelled yet: every node that moves bytes is one kernel, whatever the runtime.
+Fusion is modelled in the mean only: a runtime that fuses leaves a part of the kernels of each
+kind, and of their time. Which nodes it fuses is not told apart yet.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from slicewise.core.cost import Kind
 from slicewise.core.errors import UsageError
 from slicewise.core.plugins import did_you_mean
 from slicewise.core.units import MIB
@@ -13,13 +16,15 @@ from slicewise.core.units import MIB
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """`launch_factor` and `host_factor` multiply the device's own figures, which are those of an
-    eager framework. `gpu_bytes` and `cpu_bytes`: memory held before any model is loaded."""
+    eager framework. `left`: part of the kernels of a kind that fusion leaves, and of their time.
+    `gpu_bytes` and `cpu_bytes`: memory held before any model is loaded."""
 
     name: str
     launch_factor: float
     host_factor: float
     gpu_bytes: int
     cpu_bytes: int
+    left: Mapping[Kind, float] = field(default_factory=dict)
 
 
 # Launch factors: an eager framework dispatches every operator from Python; onnxruntime walks a

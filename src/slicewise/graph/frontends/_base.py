@@ -78,7 +78,7 @@ def format_of(location: str) -> str:
     path = Path(location)
     if not os.path.lexists(path):
         _refuse_missing(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         _refuse_folder(path)
     suffix = path.suffix.lower()
     if suffix in _FORMAT_OF_SUFFIX:
@@ -94,8 +94,7 @@ def format_of(location: str) -> str:
 def _refuse_missing(path: Path) -> NoReturn:
     nearby = _near_names(path)
     hint = f"; did you mean {', '.join(nearby)}?" if nearby else ""
-    where = path.parent if path.parent.is_dir() else None
-    folder = "" if where is not None else f" (there is no folder {str(path.parent)!r})"
+    folder = "" if os.path.isdir(path.parent) else f" (there is no folder {str(path.parent)!r})"
     raise ModelError(
         f"there is no model file {str(path)!r}{folder}; give the path of an .onnx file{hint}"
     )

@@ -40,7 +40,12 @@ def read_graph(path: str, binding: Binding) -> Graph:
     label = f"model {path!r}"
     model = _tidy_model(read_stripped(Path(path)), label)
     bound = bind(model.model, binding, label=label)
-    shapes = infer(bound.model, batch_change=bound.batch_change, batch_inputs=bound.batch_inputs)
+    try:
+        shapes = infer(
+            bound.model, batch_change=bound.batch_change, batch_inputs=bound.batch_inputs
+        )
+    except ModelError as err:
+        raise ModelError(f"{label}: {err}") from err
     return convert(shapes, bound, source=OnnxSource(path), binding=binding, notes=model.notes)
 
 

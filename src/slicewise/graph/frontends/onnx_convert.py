@@ -41,10 +41,15 @@ def convert(
         constants=graph.constants,
         batch_size=bound.batch_size,
         batch_inputs=bound.batch_inputs,
-        notes=unique_notes((*notes, *bound.notes, *shapes.notes, *scope.notes)),
+        notes=unique_notes((*notes, *bound.notes, *shapes.notes, *scope.notes, *_empty(scope))),
         source=source,
         binding=binding,
     )
+
+
+def _empty(scope: Scope) -> tuple[Note, ...]:
+    text = "every output is known before the run: nothing is left to compute"
+    return () if scope.nodes else (Note("all-constant", text),)
 
 
 def _graph(scope: Scope, shapes: Shapes, judged: Mapping[str, Judged], *, name: str) -> Graph:

@@ -17,7 +17,7 @@ from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 from slicewise.graph.check import bodies_of, listed, title_of
 from slicewise.graph.ops import operator
-from slicewise.graph.shape_facts import core_dtype
+from slicewise.graph.shape.facts import core_dtype
 from slicewise.graph.shapes import Shapes
 
 

@@ -13,7 +13,7 @@ from slicewise.core.graph import Constant, Role, Tensor
 from slicewise.core.precision import DType
 from slicewise.graph.frontends.onnx_fold import Known, Scope
 from slicewise.graph.ops import role_of_slot
-from slicewise.graph.shape_facts import constant_value
+from slicewise.graph.shape.facts import constant_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ def _placeholder_norms(scope: Scope) -> frozenset[str]:
         node.output[0]
         for node in norms
         if node.output[0] not in outputs
+        and all(scope.find(name) for name in node.input[1:3])
         and len(node.input) > 2
         and _is_scaled(node.output[0], readers.get(node.output[0], ()), scope)
         and _may_be_all(1.0, contents.get(node.input[1]))
@@ -154,10 +155,8 @@ def _is_scaled(value: str, readers: Sequence[onnx.NodeProto], scope: Scope) -> b
 
 
 def _may_be_all(number: float, tensor: onnx.TensorProto | None) -> bool:
-    """True unless the content is there and holds another number."""
-    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
-        return False
-    content = constant_value(tensor)
+    """True unless the content is in the file and holds another number."""
+    content = None if tensor is None else constant_value(tensor)
     return content is None or bool((content == number).all())
 
 

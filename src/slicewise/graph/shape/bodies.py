@@ -5,14 +5,14 @@ of an If '#then' and '#else'. Follows the pages of If, Loop and Scan in the ONNX
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape.facts import (
     BOOL,
     INT64,
     NOTHING,
@@ -24,7 +24,7 @@ from slicewise.graph.shape_facts import (
     show,
     type_fact,
 )
-from slicewise.graph.shape_walk import Enter, Scope, Walk, contradictory
+from slicewise.graph.shape.walk import Enter, Scope, Walk, contradictory
 
 # A trip count beyond this is a "run until the condition fails", not a number of iterations.
 _ENDLESS = 2**31 - 1
@@ -80,16 +80,15 @@ def _as_before(old: Scope, name: str, fact: Fact) -> Fact:
 def _if(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> list[Fact]:
     own = _key(op, key)
     condition = op.inputs[0] if op.inputs else None
-    fixed = condition is not None and condition.value is not None and condition.value.size == 1
-    taken = "then" if fixed and condition.value.item() else "else"
+    choice = None if condition is None else condition.value
+    fixed = choice is not None and choice.size == 1
+    taken = "then" if choice is not None and fixed and choice.item() else "else"
     sides: dict[str, list[Fact]] = {}
     refused: list[ModelError] = []
     for side in ("then", "else"):
         body = _body(op, f"{side}_branch")
         try:
-            sides[side] = _run(
-                walk, body, (), scope=scope, before=before, key=f"{own}#{side}"
-            )
+            sides[side] = _run(walk, body, (), scope=scope, before=before, key=f"{own}#{side}")
         except ModelError as err:
             # a branch may be written for inputs of another rank and never be taken
             if fixed and side == taken:
@@ -138,9 +137,42 @@ def _loop(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> l
     trips = _trip_count(op, after[0] if after else NOTHING)
     walk.repeats[own] = 1 if trips is None else trips
     count = len(start)
+    _ask_for_batch(op, before, start, after[1 : count + 1], first_slot=2)
     ends = _final_state(walk, op, start, after[1 : count + 1], once, trips)
     scans = [_stacked(fact, walk.repeats[own], 0) for fact in after[count + 1 :]]
     return [*ends, *scans]
+
+
+def _ask_for_batch(
+    op: Op,
+    before: Scope | None,
+    start: Sequence[Fact],
+    after: Sequence[Fact],
+    *,
+    first_slot: int,
+) -> None:
+    """Raise `Contradiction` where a carried value was made for the old batch.
+
+    It kept its shape from turn to turn at the old batch, did not grow with the batch, and now
+    leaves the body in another shape than it came in.
+    """
+    if before is None:
+        return
+    wanted = {}
+    for k, (a, b) in enumerate(zip(start, after, strict=False)):
+        old = before.find(op.node.input[first_slot + k])
+        name = op.node.output[k] if k < len(op.node.output) else ""
+        end = before.facts.get(name)
+        if old is None or end is None or old.shape != end.shape or a.shape != old.shape:
+            continue
+        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+            continue
+        if b.shape != a.shape:
+            wanted[first_slot + k] = b.shape
+    if wanted:
+        slot, shape = next(iter(wanted.items()))
+        own = show(start[slot - first_slot].shape)
+        raise Contradiction(f"carried value {own} leaves the body as {show(shape)}", wanted)
 
 
 def _trip_count(op: Op, condition: Fact) -> int | None:
@@ -165,7 +197,7 @@ def _final_state(
     op: Op,
     start: Sequence[Fact],
     after: Sequence[Fact],
-    once: "object",
+    once: Callable[[Sequence[Fact]], list[Fact]],
     trips: int | None,
 ) -> list[Fact]:
     """Return the carried values after the last turn; where they grow, by the step of a turn."""
@@ -175,8 +207,9 @@ def _final_state(
         a.shape is not None and a.shape != b.shape for a, b in zip(start, after, strict=False)
     )
     if not grows:
-        return [_carried(b) if b.shape is not None else a for a, b in zip(start, after, strict=False)]
-    assert callable(once)
+        return [
+            _carried(b) if b.shape is not None else a for a, b in zip(start, after, strict=False)
+        ]
     second = once(after)[1 : len(start) + 1]
     if all(a.shape == b.shape for a, b in zip(after, second, strict=True)):
         return [_carried(fact) for fact in second]  # settled after one turn (a broadcast)
@@ -214,7 +247,7 @@ def _scan(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> l
     body, own = _body(op, "body"), _key(op, key)
     batched = op.version < 9  # opset 8: sequence_lens first, then a batch axis on everything
     inputs = [fact or NOTHING for fact in op.inputs[1 if batched else 0 :]]
-    scans = op.int("num_scan_inputs", 1)
+    scans = op.integer("num_scan_inputs", 1)
     count = len(inputs) - scans
     axes = op.ints("scan_input_axes") or [0] * scans
     lead = _batch_of(inputs) if batched else ()
@@ -238,6 +271,8 @@ def _scan(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> l
     state = [_carried(fact) for fact in inputs[:count]]
     after = _run(walk, body, [*state, *items], scope=scope, before=before, key=own)
     walk.repeats[own] = trips
+    if not batched:
+        _ask_for_batch(op, before, state, after[:count], first_slot=0)
     out_axes = op.ints("scan_output_axes") or [0] * len(after)
     ends = [b if b.shape is not None else a for a, b in zip(state, after[:count], strict=False)]
     outs = [_stacked(f, trips, axis) for f, axis in zip(after[count:], out_axes, strict=False)]
@@ -257,9 +292,7 @@ def _with_lead(fact: Fact, lead: Shape) -> Fact:
     return Fact(None if fact.shape is None else (*lead, *fact.shape), fact.dtype)
 
 
-def _sequence_map(
-    walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str
-) -> list[Fact]:
+def _sequence_map(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> list[Fact]:
     """The body runs for each element of the first sequence; extra tensors are passed whole."""
     body, own = _body(op, "body"), _key(op, key)
     given = [fact or NOTHING for fact in op.inputs]

@@ -6,9 +6,9 @@ and output shapes are described in words. Operators that share a form share a ru
 
 from collections.abc import Mapping, Sequence
 
-from slicewise.graph import shape_compute, shape_layout
-from slicewise.graph.shape_compute import elementwise, gemm_shape, multiply, same
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape import compute, dependent, layout, spatial
+from slicewise.graph.shape.compute import elementwise, gemm_shape, multiply, same
+from slicewise.graph.shape.facts import (
     BOOL,
     FLOAT,
     INT32,
@@ -22,8 +22,9 @@ from slicewise.graph.shape_facts import (
     axis_of,
     broadcast,
     show,
+    words,
 )
-from slicewise.graph.shape_layout import Rule, join
+from slicewise.graph.shape.layout import Rule, join
 
 
 def _swapped(shape: Shape, *, last_two: bool, lead: bool) -> Shape:
@@ -37,8 +38,8 @@ def _fused_matmul(op: Op) -> list[Fact]:
     sides = [
         _swapped(
             op.shape(slot),
-            last_two=bool(op.int(f"trans{side}", 0)),
-            lead=bool(op.int(f"transBatch{side}", 0)),
+            last_two=bool(op.integer(f"trans{side}", 0)),
+            lead=bool(op.integer(f"transBatch{side}", 0)),
         )
         for slot, side in enumerate("AB")
     ]
@@ -46,7 +47,7 @@ def _fused_matmul(op: Op) -> list[Fact]:
 
 
 def _gemm_float8(op: Op) -> list[Fact]:
-    return [Fact(gemm_shape(op), op.int("dtype", FLOAT))]
+    return [Fact(gemm_shape(op), op.integer("dtype", FLOAT))]
 
 
 def _qgemm(op: Op) -> list[Fact]:
@@ -57,7 +58,7 @@ def _qgemm(op: Op) -> list[Fact]:
 def _matmul_packed(op: Op) -> list[Fact]:
     """Weights packed by blocks: K and N are attributes."""
     data = op.shape()
-    k, n = op.int("K", 0), op.int("N", 0)
+    k, n = op.integer("K", 0), op.integer("N", 0)
     if not data or data[-1] != k:
         raise Contradiction(f"data {show(data)} does not end in K={k}")
     return [op.like((*data[:-1], n))]
@@ -80,7 +81,7 @@ def _attention_state(op: Op, past_slot: int, keys: int) -> int:
     if not op.has(past_slot) or op.fact(past_slot).shape is None:
         return keys
     past = op.shape(past_slot)
-    return past[3] if op.int("past_present_share_buffer", 0) else past[3] + keys
+    return past[3] if op.integer("past_present_share_buffer", 0) else past[3] + keys
 
 
 def _attention(past_slot: int, data_slot: int = 0) -> Rule:
@@ -88,7 +89,7 @@ def _attention(past_slot: int, data_slot: int = 0) -> Rule:
 
     def rule(op: Op) -> list[Fact]:
         batch, steps = op.shape(data_slot)[:2]
-        heads = op.int("num_heads", 1)
+        heads = op.integer("num_heads", 1)
         sizes = op.ints("qkv_hidden_sizes")
         width = op.shape(1)[-1] // 3 if not sizes else sizes[2]
         dtype = op.dtype(3) if op.type == "QAttention" else op.dtype()
@@ -116,7 +117,7 @@ def _multi_head(past_slot: int) -> Rule:
 
     def rule(op: Op) -> list[Fact]:
         query = op.shape()
-        heads = op.int("num_heads", 1)
+        heads = op.integer("num_heads", 1)
         batch, steps = query[:2]
         if len(query) == 5:
             size = v_size = query[4]
@@ -131,7 +132,7 @@ def _multi_head(past_slot: int) -> Rule:
             keys, size, v_size = key[1], key[2] // heads, op.shape(2)[2] // heads
         if op.has(past_slot) and op.fact(past_slot).shape is not None:
             past = op.shape(past_slot)[2]
-            keys = past if op.int("past_present_share_buffer", 0) else keys + past
+            keys = past if op.integer("past_present_share_buffer", 0) else keys + past
         state = (batch, heads, keys)
         return [
             op.like((batch, steps, heads * v_size)),
@@ -148,7 +149,7 @@ def _grouped_query(total_slot: int) -> Rule:
 
     def rule(op: Op) -> list[Fact]:
         batch, steps, width = op.shape()
-        heads, groups = op.int("num_heads", 1), op.int("kv_num_heads", 1)
+        heads, groups = op.integer("num_heads", 1), op.integer("kv_num_heads", 1)
         packed = not op.has(1)
         size = width // (heads + 2 * groups) if packed else width // heads
         total = steps
@@ -169,8 +170,8 @@ def _skip_layer_norm(op: Op) -> list[Fact]:
     return [op.like(shape), mean, mean, op.like(shape)]
 
 
-def _simplified_norm(op: Op) -> list[Fact]:
-    return shape_compute.RULES["LayerNormalization"](op)
+def _simplified_norm(op: Op) -> Sequence[Fact]:
+    return compute.RULES["LayerNormalization"](op)
 
 
 def _embed_layer_norm(word_slot: int, dtype_slot: int) -> Rule:
@@ -194,7 +195,7 @@ def _nhwc(rule: Rule, *, weight: bool) -> Rule:
         moved = [_channels_second(op.fact(0))]
         if weight:
             kernel = op.shape(1)
-            last = kernel[-1] * op.int("group", 1) == op.shape()[-1]
+            last = kernel[-1] * op.integer("group", 1) == op.shape()[-1]
             moved.append(_channels_second(op.fact(1)) if last else op.fact(1))
         inner = Op(op.node, [*moved, *op.inputs[len(moved) :]], version=op.version)
         return [_channels_last(fact) for fact in rule(inner)]
@@ -216,14 +217,14 @@ def _channels_last(fact: Fact) -> Fact:
 def _maybe_nhwc(rule: Rule) -> Rule:
     """The attribute channels_last chooses the layout."""
     last = _nhwc(rule, weight=False)
-    return lambda op: last(op) if op.int("channels_last", 0) else rule(op)
+    return lambda op: last(op) if op.integer("channels_last", 0) else rule(op)
 
 
-def _qlinear_conv(op: Op) -> list[Fact]:
-    if not op.int("channels_last", 0):
-        return shape_compute.RULES["QLinearConv"](op)
+def _qlinear_conv(op: Op) -> Sequence[Fact]:
+    if not op.integer("channels_last", 0):
+        return spatial.RULES["QLinearConv"](op)
     data, weight = op.shape(), op.shape(3)
-    out = shape_compute.conv_shape(op, (data[0], data[-1], *data[1:-1]), weight)
+    out = spatial.conv_shape(op, (data[0], data[-1], *data[1:-1]), weight)
     return [Fact((out[0], *out[2:], out[1]), op.dtype(7))]
 
 
@@ -237,12 +238,12 @@ def _qlinear_where(op: Op) -> list[Fact]:
 
 def _qlinear_concat(op: Op) -> list[Fact]:
     parts = [op.shape(slot) for slot in range(2, len(op.inputs), 3)]
-    return [op.like(join(parts, op.int("axis", 0)), 2)]
+    return [op.like(join(parts, op.integer("axis", 0)), 2)]
 
 
 def _qlinear_reduce(op: Op) -> list[Fact]:
-    axes, keep = op.ints("axes"), bool(op.int("keepdims", 1))
-    return [op.like(shape_compute.reduced(op.shape(), axes, keep=keep))]
+    axes, keep = op.ints("axes"), bool(op.integer("keepdims", 1))
+    return [op.like(compute.reduced(op.shape(), axes, keep=keep))]
 
 
 def _crop_and_resize(op: Op) -> list[Fact]:
@@ -270,15 +271,15 @@ def _relative_position_bias(op: Op) -> list[Fact]:
 
 def _gated_position_bias(op: Op) -> list[Fact]:
     batch, steps = op.shape(6) if op.has(6) else op.shape()[:2]
-    return [op.like((batch, op.int("num_heads", 1), steps, steps))]
+    return [op.like((batch, op.integer("num_heads", 1), steps, steps))]
 
 
 def _gather_blocks(op: Op) -> list[Fact]:
     data, indices = list(op.shape()), op.shape(1)
-    axis = axis_of(op.int("gather_axis", 0), len(data))
+    axis = axis_of(op.integer("gather_axis", 0), len(data))
     if op.dtype() == UINT8:  # sub-byte weights packed along the quantised axis
-        packed = axis_of(op.int("quantize_axis", len(data) - 1), len(data))
-        data[packed] *= 8 // op.int("bits", 4)
+        packed = axis_of(op.integer("quantize_axis", len(data) - 1), len(data))
+        data[packed] *= 8 // op.integer("bits", 4)
     return [op.like((*data[:axis], *indices, *data[axis + 1 :]), 2)]
 
 
@@ -317,34 +318,34 @@ def _search(length_slot: int, beams_slot: int) -> Rule:
 
 def _reorder_output(op: Op) -> list[Fact]:
     shape = op.shape()
-    channels = op.int("channels", 0)
-    if op.int("channels_last", 0):
+    channels = op.integer("channels", 0)
+    if op.integer("channels_last", 0):
         return [op.like((shape[0], *shape[2:], channels))]
     return [op.like((shape[0], channels, *shape[2:]))]
 
 
 def _reorder_input(op: Op) -> list[Fact]:
     shape = op.shape()
-    if op.int("channels_last", 0):
+    if op.integer("channels_last", 0):
         shape = (shape[0], shape[-1], *shape[1:-1])
     return [op.like(shape)]
 
 
-def _bias_dropout(op: Op) -> list[Fact]:
-    return shape_compute.RULES["Dropout"](op)
+def _bias_dropout(op: Op) -> Sequence[Fact]:
+    return compute.RULES["Dropout"](op)
 
 
 def _unfold(op: Op) -> list[Fact]:
     shape = op.shape()
-    axis = axis_of(op.int("dim", -1), len(shape))
-    size, step = op.int("size", 1), op.int("step", 1)
+    axis = axis_of(op.integer("dim", -1), len(shape))
+    size, step = op.integer("size", 1), op.integer("step", 1)
     count = (shape[axis] - size) // step + 1
     return [op.like((*shape[:axis], count, *shape[axis + 1 :], size))]
 
 
 def _fft(op: Op) -> list[Fact]:
     """Rfft adds a last axis (real, imaginary); Irfft takes it away."""
-    shape, dims = op.shape(), op.int("signal_ndim", 1)
+    shape, dims = op.shape(), op.integer("signal_ndim", 1)
     if op.type == "Rfft":
         return [op.like((*shape[:-1], shape[-1] // 2 + 1, 2))]
     if len(shape) < dims + 1 or shape[-1] != 2:
@@ -356,38 +357,37 @@ def _dynamic_lstm(op: Op) -> list[Fact]:
     """An LSTM whose weights are stored transposed: [directions, input, 4 x hidden]."""
     steps, batch, _ = op.shape()
     ways, _, gates = op.shape(1)
-    hidden = op.int("hidden_size", gates // 4)
+    hidden = op.integer("hidden_size", gates // 4)
     last = op.like((ways, batch, hidden))
     return [op.like((steps, ways, batch, hidden)), last, last]
 
 
 def _murmur(op: Op) -> list[Fact]:
-    return [Fact(op.shape(), UINT32 if op.int("positive", 1) else INT32)]
+    return [Fact(op.shape(), UINT32 if op.integer("positive", 1) else INT32)]
 
 
-_SAME: Sequence[str] = """BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE NGramRepeatBlock QLinearLeakyRelu
-QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding SampleOp Trilu""".split()
+_SAME: Sequence[str] = words("""BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse
+LongformerAttention MoE NGramRepeatBlock QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QMoE
+QuickGelu RotaryEmbedding SampleOp Trilu""")
 
 MICROSOFT: Mapping[str, Rule] = {
     **dict.fromkeys(_SAME, same),
     **dict.fromkeys(("ComplexMul", "ComplexMulConj"), elementwise),
-    **dict.fromkeys(("FusedConv",), shape_compute.RULES["Conv"]),
+    **dict.fromkeys(("FusedConv",), spatial.RULES["Conv"]),
     **dict.fromkeys(("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul"), _fused_matmul),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _matmul_packed),
-    **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _nhwc(shape_compute.RULES["Conv"], weight=True)),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_layer_norm),
+    **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _nhwc(spatial.RULES["Conv"], weight=True)),
+    **dict.fromkeys(
+        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_layer_norm
+    ),
     **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), _simplified_norm),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _qlinear_binary),
     **dict.fromkeys(("Rfft", "Irfft"), _fft),
-    **{
-        name: shape_layout.RULES[name]
-        for name in ("GatherND", "Pad", "Range", "Unique")
-    },
-    **{
-        name: shape_compute.RULES[name]
-        for name in ("QuantizeLinear", "DequantizeLinear", "GridSample")
-    },
-    "FusedGemm": shape_compute.RULES["Gemm"],
+    **{name: layout.RULES[name] for name in ("GatherND", "Pad")},
+    **{name: dependent.RULES[name] for name in ("Range", "Unique")},
+    **{name: compute.RULES[name] for name in ("QuantizeLinear", "DequantizeLinear")},
+    "GridSample": spatial.RULES["GridSample"],
+    "FusedGemm": compute.RULES["Gemm"],
     "GemmFloat8": _gemm_float8,
     "QGemm": _qgemm,
     "MatMulFpQ4": _matmul_fpq4,
@@ -409,11 +409,11 @@ MICROSOFT: Mapping[str, Rule] = {
     "SkipGroupNorm": same,
     "BiasSplitGelu": _bias_split_gelu,
     "BiasDropout": _bias_dropout,
-    "NhwcMaxPool": _nhwc(shape_compute.RULES["MaxPool"], weight=False),
-    "MaxpoolWithMask": shape_compute.RULES["MaxPool"],
+    "NhwcMaxPool": _nhwc(spatial.RULES["MaxPool"], weight=False),
+    "MaxpoolWithMask": spatial.RULES["MaxPool"],
     "QLinearConv": _qlinear_conv,
-    "QLinearAveragePool": _maybe_nhwc(shape_compute.RULES["AveragePool"]),
-    "QLinearGlobalAveragePool": _maybe_nhwc(shape_compute.RULES["GlobalAveragePool"]),
+    "QLinearAveragePool": _maybe_nhwc(spatial.RULES["AveragePool"]),
+    "QLinearGlobalAveragePool": _maybe_nhwc(spatial.RULES["GlobalAveragePool"]),
     "QLinearWhere": _qlinear_where,
     "QLinearConcat": _qlinear_concat,
     "QLinearReduceMean": _qlinear_reduce,
@@ -437,10 +437,10 @@ MICROSOFT: Mapping[str, Rule] = {
 # The blocked NCHWc layout keeps the logical NCHW shape; only the two Reorder operators change it.
 BLOCKED: Mapping[str, Rule] = {
     **{
-        name: shape_compute.RULES[name]
+        name: spatial.RULES[name]
         for name in ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     },
-    "Upsample": shape_layout.RULES["Upsample"],
+    "Upsample": spatial.RULES["Upsample"],
     "ReorderInput": _reorder_input,
     "ReorderOutput": _reorder_output,
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from slicewise.core.cost import Contraction
-from slicewise.graph.ops_row import Elements, Flops, Macs, Product, Seen, product
+from slicewise.graph.operators.row import Elements, Flops, Macs, Product, Seen, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def attention_other(reading: Reading, *, masks: tuple[int, ...] = ()) -> Flops:
     """Return the other arithmetic: 1 (scale) + 5 (softmax) for a score, + 1 for each mask given.
 
     A soft cap adds 3 (divide, tanh, multiply); rotation of Q and K 3 an element
-    (`ops_arithmetic.py` states the convention).
+    (`arithmetic.py` states the convention).
     """
 
     def count(seen: Seen) -> int:

@@ -7,13 +7,14 @@ division truncates toward zero as in C, single precision stays single.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
-from slicewise.graph import shape_layout
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape import dependent, layout
+from slicewise.graph.shape.facts import (
     BOOL,
     VALUE_LIMIT,
     Array,
@@ -24,6 +25,7 @@ from slicewise.graph.shape_facts import (
     axis_of,
     constant_value,
     tensor_fact,
+    words,
 )
 
 ValueRule: TypeAlias = Callable[[Op], Array | list[Array]]
@@ -49,6 +51,38 @@ def evaluate(op: Op) -> list[Fact]:
     return [Fact(array.shape, _elem_type(op, array), array) for array in arrays]
 
 
+def with_content(op: Op, facts: list[Fact]) -> list[Fact]:
+    """Return `facts`, the outputs of `op`, able to tell their content when asked."""
+    if op.type not in VALUES or any(
+        f.shape is None or math.prod(f.shape) > VALUE_LIMIT for f in facts
+    ):
+        return facts
+    if op.type in FROM_SHAPE:
+        depth = 0
+    else:
+        # a chain is followed by recursion: where it gets long, its middle is worked out at once
+        for fact in op.inputs:
+            if fact is not None and fact.depth > _DEEPEST and fact.value is None:
+                return facts
+        depth = 1 + max((fact.depth for fact in op.inputs if fact is not None), default=0)
+    return [
+        Fact(fact.shape, fact.dtype, source=partial(_content, op, slot), depth=depth)
+        for slot, fact in enumerate(facts)
+    ]
+
+
+def _content(op: Op, slot: int) -> Array | None:
+    if op.type not in FROM_SHAPE and any(f is not None and f.value is None for f in op.inputs):
+        return None
+    try:
+        return evaluate(op)[slot].value
+    except Unknown:
+        return None
+
+
+_DEEPEST = 64
+
+
 def _elem_type(op: Op, found: Array) -> int:
     if op.type in ("Cast", "CastLike", "Constant", "ConstantOfShape"):
         return _declared_type(op)
@@ -58,12 +92,16 @@ def _elem_type(op: Op, found: Array) -> int:
     if op.type in _KEEPS_TYPE and inputs and inputs[0] is not None:
         slot = 1 if op.type == "Where" else 0
         return op.dtype(slot)
-    return int(onnx.helper.np_dtype_to_tensor_dtype(found.dtype))
+    return _number_of(found.dtype)
+
+
+def _number_of(dtype: np.dtype[Any]) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def _declared_type(op: Op) -> int:
     if op.type == "Cast":
-        return op.int("to", 0)
+        return op.integer("to", 0)
     if op.type == "CastLike":
         return op.dtype(1)
     return constant_type(op)
@@ -73,14 +111,14 @@ def constant_type(op: Op) -> int:
     """Return the element type of a Constant or ConstantOfShape node."""
     for name, elem_type in _CONSTANT_TYPES.items():
         if op.attribute(name) is not None:
-            return elem_type
+            return int(elem_type)
     value = op.attribute("value") or op.attribute("sparse_value")
     if value is None:
         return int(onnx.TensorProto.FLOAT)
     return int(value.t.data_type or value.sparse_tensor.values.data_type)
 
 
-_CONSTANT_TYPES = {
+_CONSTANT_TYPES: Mapping[str, int] = {
     "value_int": onnx.TensorProto.INT64,
     "value_ints": onnx.TensorProto.INT64,
     "value_float": onnx.TensorProto.FLOAT,
@@ -147,7 +185,7 @@ def _modulo(op: Op) -> Array:
     a, b = op.value(0), op.value(1)
     if np.issubdtype(a.dtype, np.integer) and not np.all(b):
         raise Unknown
-    return np.asarray(np.fmod(a, b) if op.int("fmod", 0) else np.mod(a, b))
+    return np.asarray(np.fmod(a, b) if op.integer("fmod", 0) else np.mod(a, b))
 
 
 def _power(op: Op) -> Array:
@@ -162,12 +200,12 @@ def _cast(op: Op) -> Array:
 def _shape(op: Op) -> Array:
     shape = op.shape()
     rank = len(shape)
-    start, end = op.int("start", 0), op.int("end", rank)
+    start, end = op.integer("start", 0), op.integer("end", rank)
     return np.array(shape[slice(start, end)], np.int64)
 
 
 def _constant_of_shape(op: Op) -> Array:
-    shape = shape_layout.RULES["ConstantOfShape"](op)[0].shape or ()
+    shape = layout.RULES["ConstantOfShape"](op)[0].shape or ()
     if math.prod(shape) > VALUE_LIMIT:
         raise Unknown
     value = op.attribute("value")
@@ -178,13 +216,13 @@ def _constant_of_shape(op: Op) -> Array:
 
 
 def _reshaped(op: Op) -> Array:
-    shape = shape_layout.RULES[op.type](op)[0].shape
+    shape = layout.RULES[op.type](op)[0].shape
     return op.value(0).reshape(shape or ())
 
 
 def _slice(op: Op) -> Array:
     picks: list[slice] = [slice(None)] * op.value(0).ndim
-    for axis, start, end, step in shape_layout.slice_parts(op):
+    for axis, start, end, step in layout.slice_parts(op):
         if start is None or end is None or step is None:
             raise Unknown
         picks[axis] = slice(*_python_slice(start, end, step, op.shape()[axis]))
@@ -198,34 +236,34 @@ def _python_slice(start: int, end: int, step: int, length: int) -> tuple[int, in
 
 def _split(op: Op) -> list[Array]:
     value = op.value(0)
-    axis = axis_of(op.int("axis", 0), value.ndim)
-    sizes = shape_layout.split_sizes(op, value.shape[axis])
+    axis = axis_of(op.integer("axis", 0), value.ndim)
+    sizes = layout.split_sizes(op, value.shape[axis])
     return np.split(value, np.cumsum(sizes)[:-1], axis=axis)
 
 
 def _gather(op: Op) -> Array:
     value = op.value(0)
-    axis = axis_of(op.int("axis", 0), value.ndim)
+    axis = axis_of(op.integer("axis", 0), value.ndim)
     return np.take(value, op.value(1).astype(np.int64), axis=axis)
 
 
 def _gather_elements(op: Op) -> Array:
-    return np.take_along_axis(op.value(0), op.value(1), axis=op.int("axis", 0))
+    return np.take_along_axis(op.value(0), op.value(1), axis=op.integer("axis", 0))
 
 
 def _expand(op: Op) -> Array:
-    shape = shape_layout.RULES["Expand"](op)[0].shape or ()
+    shape = layout.RULES["Expand"](op)[0].shape or ()
     if math.prod(shape) > VALUE_LIMIT:
         raise Unknown
     return np.broadcast_to(op.value(0), shape)
 
 
 def _range(op: Op) -> Array:
-    (length,) = shape_layout.RULES["Range"](op)[0].shape or (0,)
+    (length,) = dependent.RULES["Range"](op)[0].shape or (0,)
     if length > VALUE_LIMIT:
         raise Unknown
     start, delta = op.value(0).ravel()[0], op.value(2).ravel()[0]
-    return (start + np.arange(length) * delta).astype(op.value(0).dtype)
+    return np.asarray((start + np.arange(length) * delta).astype(op.value(0).dtype))
 
 
 def _tile(op: Op) -> Array:
@@ -238,10 +276,10 @@ def _reduce(function: Callable[..., Any]) -> ValueRule:
     def rule(op: Op) -> Array:
         value = op.value(0)
         axes = op.ints_from("axes", 1) or None
-        if axes is None and op.int("noop_with_empty_axes", 0):
+        if axes is None and op.integer("noop_with_empty_axes", 0):
             return value
         places = None if axes is None else tuple(axes)
-        keep = bool(op.int("keepdims", 1))
+        keep = bool(op.integer("keepdims", 1))
         return np.asarray(function(value, axis=places, keepdims=keep)).astype(value.dtype)
 
     return rule
@@ -249,30 +287,29 @@ def _reduce(function: Callable[..., Any]) -> ValueRule:
 
 def _arg(function: Callable[..., Any]) -> ValueRule:
     def rule(op: Op) -> Array:
-        if op.int("select_last_index", 0):
+        if op.integer("select_last_index", 0):
             raise Unknown
-        keep = bool(op.int("keepdims", 1))
-        return np.asarray(function(op.value(0), axis=op.int("axis", 0), keepdims=keep))
+        keep = bool(op.integer("keepdims", 1))
+        return np.asarray(function(op.value(0), axis=op.integer("axis", 0), keepdims=keep))
 
     return rule
 
 
 def _cumulative(op: Op) -> Array:
-    if op.int("exclusive", 0) or op.int("reverse", 0):
+    if op.integer("exclusive", 0) or op.integer("reverse", 0):
         raise Unknown
     return np.cumsum(op.value(0), axis=int(op.values(1)[0])).astype(op.value(0).dtype)
 
 
 def _clip(op: Op) -> Array:
     value = op.value(0)
-    if op.version < 11:
-        low, high = op.attribute("min"), op.attribute("max")
-        bounds = [None if b is None else np.float32(b.f) for b in (low, high)]
-    else:
-        bounds = [op.value(k) if op.has(k) else None for k in (1, 2)]
-    if bounds == [None, None]:
-        return value
-    return np.clip(value, bounds[0], bounds[1]).astype(value.dtype)
+    for slot, name, function in ((1, "min", np.maximum), (2, "max", np.minimum)):
+        limit = op.attribute(name) if op.version < 11 else None
+        if limit is not None:
+            value = function(value, np.float32(limit.f))
+        elif op.has(slot):
+            value = function(value, op.value(slot))
+    return np.asarray(value.astype(op.value(0).dtype))
 
 
 def _scatter(op: Op) -> Array:
@@ -283,7 +320,7 @@ def _scatter(op: Op) -> Array:
         indices = op.value(1)
         value[tuple(np.moveaxis(indices, -1, 0))] = op.value(2)
     else:
-        np.put_along_axis(value, op.value(1), op.value(2), axis=op.int("axis", 0))
+        np.put_along_axis(value, op.value(1), op.value(2), axis=op.integer("axis", 0))
     return value
 
 
@@ -292,10 +329,10 @@ FROM_SHAPE = frozenset({"Shape", "Size"})
 
 # Operators whose output has the type of input 0 (Where: of input 1), whatever numpy makes of it.
 _KEEPS_TYPE = frozenset(
-    """Add Sub Mul Div Mod Pow Min Max Sum Neg Abs Floor Ceil Round Sqrt Sign Reciprocal Clip
-    Relu Identity Where Reshape Squeeze Unsqueeze Flatten Transpose Slice Split Gather GatherElements Concat
-    Expand Tile Range ReduceProd ReduceSum ReduceMax ReduceMin ReduceMean CumSum ScatterND
-    ScatterElements""".split()
+    words("""Add Sub Mul Div Mod Pow Min Max Sum Neg Abs Floor Ceil Round Sqrt Sign Reciprocal Clip
+    Relu Identity Where Reshape Squeeze Unsqueeze Flatten Transpose Slice Split Gather
+    GatherElements Concat Expand Tile Range ReduceProd ReduceSum ReduceMax ReduceMin ReduceMean
+    CumSum ScatterND ScatterElements""")
 )
 
 VALUES: Mapping[str, ValueRule] = {
@@ -343,7 +380,7 @@ VALUES: Mapping[str, ValueRule] = {
     "Split": _split,
     "Gather": _gather,
     "GatherElements": _gather_elements,
-    "Concat": lambda op: np.concatenate(_values(op), axis=op.int("axis", 0)),
+    "Concat": lambda op: np.concatenate(_values(op), axis=op.integer("axis", 0)),
     "Expand": _expand,
     "Tile": _tile,
     "Range": _range,

@@ -6,7 +6,7 @@ Each rule follows the operator's page in the ONNX operator specification (Operat
 import math
 from collections.abc import Mapping, Sequence
 
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape.facts import (
     BOOL,
     FLOAT,
     INT32,
@@ -19,8 +19,9 @@ from slicewise.graph.shape_facts import (
     axis_of,
     broadcast,
     show,
+    words,
 )
-from slicewise.graph.shape_layout import Rule
+from slicewise.graph.shape.layout import Rule
 
 
 def same(op: Op) -> list[Fact]:
@@ -54,7 +55,7 @@ def _where(op: Op) -> list[Fact]:
 
 
 def _to_attribute(name: str, *, default_slot: int = 0) -> Rule:
-    return lambda op: [Fact(op.shape(), op.int(name, 0) or op.dtype(default_slot))]
+    return lambda op: [Fact(op.shape(), op.integer(name, 0) or op.dtype(default_slot))]
 
 
 def _cast_like(op: Op) -> list[Fact]:
@@ -107,8 +108,8 @@ def gemm_shape(op: Op, a_slot: int = 0, b_slot: int = 1, c_slot: int = 2) -> Sha
     a, b = op.shape(a_slot), op.shape(b_slot)
     if len(a) != 2 or len(b) != 2:
         raise Contradiction(f"{show(a)} x {show(b)} are not two matrices")
-    m, k = reversed(a) if op.int("transA", 0) else a
-    k_too, n = reversed(b) if op.int("transB", 0) else b
+    m, k = reversed(a) if op.integer("transA", 0) else a
+    k_too, n = reversed(b) if op.integer("transB", 0) else b
     if k != k_too:
         raise Contradiction(f"inner dimensions of {show(a)} x {show(b)} differ: {k} and {k_too}")
     if op.has(c_slot) and op.fact(c_slot).shape is not None and op.version >= 7:
@@ -168,128 +169,6 @@ def _einsum(op: Op) -> list[Fact]:
     return [op.like(einsum_shape(op.text("equation", ""), shapes))]
 
 
-def window_positions(op: Op, sizes: Sequence[int], kernel: Sequence[int]) -> Shape:
-    """Return the output length of each spatial axis of a convolution or pooling."""
-    rank = len(sizes)
-    if len(kernel) != rank:
-        raise Contradiction(f"kernel {list(kernel)} for {rank} spatial axes")
-    strides = op.ints("strides") or [1] * rank
-    dilations = op.ints("dilations") or [1] * rank
-    pads = op.ints("pads") or [0] * (2 * rank)
-    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
-        raise Contradiction(f"strides, dilations or pads do not fit {rank} spatial axes")
-    if min(*strides, *dilations, 1) < 1:
-        raise Contradiction("a stride or dilation below 1")
-    auto = op.text("auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        return tuple(-(-size // s) for size, s in zip(sizes, strides, strict=True))
-    if auto == "VALID":
-        pads = [0] * (2 * rank)
-    up = bool(op.int("ceil_mode", 0))
-    out = []
-    for k, size in enumerate(sizes):
-        reach = dilations[k] * (kernel[k] - 1) + 1
-        room = size + pads[k] + pads[k + rank] - reach
-        if room < 0:
-            raise Contradiction(f"window of {reach} on a padded axis of {room + reach}")
-        count = room // strides[k] + 1
-        if up and room % strides[k]:
-            # one more position, unless it would start in the padding behind the data
-            count += int(count * strides[k] < size + pads[k])
-        out.append(count)
-    return tuple(out)
-
-
-def conv_shape(op: Op, data: Shape, weight: Shape) -> Shape:
-    """Return [n, m, ...] of a convolution over NCHW data, channels x groups checked."""
-    if len(data) < 3 or len(weight) != len(data):
-        raise Contradiction(f"data {show(data)} and weight {show(weight)} differ in rank")
-    groups = op.int("group", 1)
-    if data[1] != weight[1] * groups:
-        raise Contradiction(
-            f"data {show(data)} has {data[1]} channels, weight {show(weight)} with"
-            f" group={groups} takes {weight[1] * groups}"
-        )
-    if groups < 1 or weight[0] % groups:
-        raise Contradiction(f"{weight[0]} output channels in {groups} groups")
-    kernel = op.ints("kernel_shape") or weight[2:]
-    return (data[0], weight[0], *window_positions(op, data[2:], kernel))
-
-
-def _conv(op: Op) -> list[Fact]:
-    return [op.like(conv_shape(op, op.shape(), op.shape(1)))]
-
-
-def _conv_integer(op: Op) -> list[Fact]:
-    return [Fact(conv_shape(op, op.shape(), op.shape(1)), INT32)]
-
-
-def _qlinear_conv(op: Op) -> list[Fact]:
-    return [op.like(conv_shape(op, op.shape(), op.shape(3)), 7)]
-
-
-def _conv_transpose(op: Op) -> list[Fact]:
-    data, weight = op.shape(), op.shape(1)
-    if len(data) < 3 or len(weight) != len(data) or data[1] != weight[0]:
-        raise Contradiction(f"data {show(data)} does not fit weight {show(weight)}")
-    rank = len(data) - 2
-    lead = (data[0], weight[1] * op.int("group", 1))
-    fixed = op.ints("output_shape")
-    if fixed:
-        return [op.like((*lead, *fixed[-rank:]))]
-    strides = op.ints("strides") or [1] * rank
-    if op.text("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
-        return [op.like((*lead, *(d * s for d, s in zip(data[2:], strides, strict=True))))]
-    dilations = op.ints("dilations") or [1] * rank
-    extra = op.ints("output_padding") or [0] * rank
-    pads = op.ints("pads") or [0] * (2 * rank)
-    kernel = op.ints("kernel_shape") or weight[2:]
-    if not len(strides) == len(dilations) == len(extra) == len(kernel) == len(pads) / 2 == rank:
-        raise Contradiction(f"strides, dilations, pads or kernel do not fit {rank} spatial axes")
-    out = [
-        strides[k] * (data[2 + k] - 1)
-        + extra[k]
-        + dilations[k] * (kernel[k] - 1)
-        + 1
-        - pads[k]
-        - pads[k + rank]
-        for k in range(rank)
-    ]
-    if min(out) < 1:
-        raise Contradiction(f"pads {pads} leave nothing of the output")
-    return [op.like((*lead, *out))]
-
-
-def pool_shape(op: Op, data: Shape) -> Shape:
-    """Return the shape of a pooling over NCHW data."""
-    kernel = op.ints("kernel_shape")
-    if len(data) < 3 or kernel is None:
-        raise Contradiction(f"{show(data)} has no spatial axis to pool, or no kernel_shape")
-    return (*data[:2], *window_positions(op, data[2:], kernel))
-
-
-def _pool(op: Op) -> list[Fact]:
-    out = pool_shape(op, op.shape())
-    return [op.like(out), Fact(out, INT64)]  # the indices of MaxPool
-
-
-def _global_pool(op: Op) -> list[Fact]:
-    shape = op.shape()
-    return [op.like((*shape[:2], *[1] * (len(shape) - 2)))]
-
-
-def _max_unpool(op: Op) -> list[Fact]:
-    if op.has(2):
-        return [op.like(op.values(2))]
-    data, kernel = op.shape(), op.ints("kernel_shape") or []
-    rank = len(kernel)
-    strides, pads = op.ints("strides") or [1] * rank, op.ints("pads") or [0] * (2 * rank)
-    spatial = [
-        strides[k] * (data[2 + k] - 1) + kernel[k] - pads[k] - pads[k + rank] for k in range(rank)
-    ]
-    return [op.like((*data[:2], *spatial))]
-
-
 def reduced(shape: Shape, axes: Sequence[int] | None, *, keep: bool) -> Shape:
     """Return `shape` with `axes` (all when None) made 1, or dropped unless `keep`."""
     places = range(len(shape)) if axes is None else {axis_of(a, len(shape)) for a in axes}
@@ -299,15 +178,15 @@ def reduced(shape: Shape, axes: Sequence[int] | None, *, keep: bool) -> Shape:
 
 
 def _reduce(op: Op) -> list[Fact]:
-    shape, keep = op.shape(), bool(op.int("keepdims", 1))
+    shape, keep = op.shape(), bool(op.integer("keepdims", 1))
     axes = op.ints_from("axes", 1) or None
-    if axes is None and op.int("noop_with_empty_axes", 0):
+    if axes is None and op.integer("noop_with_empty_axes", 0):
         return [op.like(shape)]
     return [op.like(reduced(shape, axes, keep=keep))]
 
 
 def _arg(op: Op) -> list[Fact]:
-    shape = reduced(op.shape(), [op.int("axis", 0)], keep=bool(op.int("keepdims", 1)))
+    shape = reduced(op.shape(), [op.integer("axis", 0)], keep=bool(op.integer("keepdims", 1)))
     return [Fact(shape, INT64)]
 
 
@@ -322,9 +201,9 @@ def _batch_norm(op: Op) -> list[Fact]:
 
 def _layer_norm(op: Op) -> list[Fact]:
     shape = op.shape()
-    axis = axis_of(op.int("axis", -1), len(shape))
+    axis = axis_of(op.integer("axis", -1), len(shape))
     kept = (*shape[:axis], *[1] * (len(shape) - axis))
-    return [op.like(shape), *[Fact(kept, op.int("stash_type", FLOAT))] * (op.outputs - 1)]
+    return [op.like(shape), *[Fact(kept, op.integer("stash_type", FLOAT))] * (op.outputs - 1)]
 
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -335,10 +214,10 @@ def _recurrent(op: Op) -> list[Fact]:
     data, weight, state = op.shape(), op.shape(1), op.shape(2)
     if len(data) != 3 or len(weight) != 3 or weight[2] != data[2]:
         raise Contradiction(f"data {show(data)} does not fit weight {show(weight)}")
-    batch_first = bool(op.int("layout", 0))
+    batch_first = bool(op.integer("layout", 0))
     batch, steps = (data[0], data[1]) if batch_first else (data[1], data[0])
     ways = 2 if op.text("direction", "forward") == "bidirectional" else 1
-    hidden = op.int("hidden_size", state[-1])
+    hidden = op.integer("hidden_size", state[-1])
     if weight[:2] != (ways, hidden * _GATES[op.type]):
         raise Contradiction(
             f"weight {show(weight)} for {ways} direction(s) of hidden size {hidden}"
@@ -353,25 +232,12 @@ def _recurrent(op: Op) -> list[Fact]:
     return [op.like(whole), op.like(last), op.like(last)]
 
 
-def _roi_align(op: Op) -> list[Fact]:
-    height, width = op.int("output_height", 1), op.int("output_width", 1)
-    return [op.like((op.shape(1)[0], op.shape()[1], height, width))]
-
-
-def _max_roi_pool(op: Op) -> list[Fact]:
-    return [op.like((op.shape(1)[0], op.shape()[1], *(op.ints("pooled_shape") or ())))]
-
-
-def _grid_sample(op: Op) -> list[Fact]:
-    return [op.like((*op.shape()[:2], *op.shape(1)[1:-1]))]
-
-
 def _quantize(op: Op) -> list[Fact]:
-    return [Fact(op.shape(), op.dtype(2) or op.int("output_dtype", 0) or UINT8)]
+    return [Fact(op.shape(), op.dtype(2) or op.integer("output_dtype", 0) or UINT8)]
 
 
 def _dequantize(op: Op) -> list[Fact]:
-    return [Fact(op.shape(), op.int("output_dtype", 0) or op.dtype(1))]
+    return [Fact(op.shape(), op.integer("output_dtype", 0) or op.dtype(1))]
 
 
 def _dynamic_quantize(op: Op) -> list[Fact]:
@@ -382,13 +248,14 @@ def _attention(op: Op) -> list[Fact]:
     """Attention of opset 23: [B,H,S,D] or [B,S,H*D] with head counts as attributes."""
     q, v = op.shape(0), op.shape(2)
     keys = op.shape(1)[-2]
+    out: Shape
     if len(q) == 4:
         batch, heads, queries, _ = q
         out, kv_heads = (batch, heads, queries, v[-1]), v[1]
         size = op.shape(1)[-1]
         v_size = v[-1]
     elif len(q) == 3:
-        heads, kv_heads = op.int("q_num_heads", 0), op.int("kv_num_heads", 0)
+        heads, kv_heads = op.integer("q_num_heads", 0), op.integer("kv_num_heads", 0)
         if heads < 1 or kv_heads < 1 or v[2] % kv_heads:
             raise Contradiction(f"query {show(q)} with q_num_heads={heads}")
         batch, queries = q[:2]
@@ -419,7 +286,7 @@ def _stft(op: Op) -> list[Fact]:
     length = op.values(3)[0] if op.has(3) else op.shape(2)[0]
     if step < 1 or length > signal[1]:
         raise Contradiction(f"frames of {length} by {step} of a signal {show(signal)}")
-    bins = length // 2 + 1 if op.int("onesided", 1) else length
+    bins = length // 2 + 1 if op.integer("onesided", 1) else length
     return [op.like((signal[0], (signal[1] - length) // step + 1, bins, 2))]
 
 
@@ -433,17 +300,17 @@ def _string_split(op: Op) -> list[Fact]:
     return [Fact(None, op.dtype()), Fact(op.shape(), INT64)]
 
 
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Bernoulli BitwiseNot Ceil Celu Clip Cos Cosh CumSum
+_UNARY = words("""Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Clip Cos Cosh CumSum
 CumProd Elu Erf Exp Floor Gelu GroupNormalization HardSigmoid HardSwish Hardmax
 InstanceNormalization LRN LeakyRelu Log LogSoftmax LpNormalization MeanVarianceNormalization Mish
 Neg Not RMSNormalization Reciprocal Relu ReverseSequence RotaryEmbedding Round Scatter
-ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan
-Tanh TensorScatter ThresholdedRelu Trilu RandomNormalLike RandomUniformLike""".split()
-_BINARY = """Add Sub Mul Div Mod Pow Min Max Mean Sum And Or Xor BitShift BitwiseAnd BitwiseOr
-BitwiseXor StringConcat""".split()
-_COMPARE = "Equal Greater GreaterOrEqual Less LessOrEqual".split()
-_REDUCE = """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
-ReduceProd ReduceSum ReduceSumSquare""".split()
+ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish
+Tan Tanh TensorScatter ThresholdedRelu Trilu""")
+_BINARY = words("""Add Sub Mul Div Mod Pow Min Max Mean Sum And Or Xor BitShift BitwiseAnd
+BitwiseOr BitwiseXor StringConcat""")
+_COMPARE = words("Equal Greater GreaterOrEqual Less LessOrEqual")
+_REDUCE = words("""ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+ReduceProd ReduceSum ReduceSumSquare""")
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_UNARY, same),
@@ -451,8 +318,6 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_COMPARE, _compare),
     **dict.fromkeys(_REDUCE, _reduce),
     **dict.fromkeys(("IsInf", "IsNaN", "RegexFullMatch"), same_as(BOOL)),
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global_pool),
     **dict.fromkeys(_GATES, _recurrent),
     "Identity": lambda op: [op.fact(0)],
     "Where": _where,
@@ -469,18 +334,10 @@ RULES: Mapping[str, Rule] = {
     "QLinearMatMul": _qlinear_matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,
-    "Conv": _conv,
-    "ConvInteger": _conv_integer,
-    "QLinearConv": _qlinear_conv,
-    "ConvTranspose": _conv_transpose,
-    "MaxUnpool": _max_unpool,
     "ArgMax": _arg,
     "ArgMin": _arg,
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
-    "RoiAlign": _roi_align,
-    "MaxRoiPool": _max_roi_pool,
-    "GridSample": _grid_sample,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
@@ -492,5 +349,3 @@ RULES: Mapping[str, Rule] = {
     "SoftmaxCrossEntropyLoss": _loss,
     "OptionalHasElement": lambda op: [Fact((), BOOL)],
 }
-
-

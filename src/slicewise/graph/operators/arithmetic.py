@@ -10,8 +10,8 @@ inference 2 (its statistics fold into a scale and a shift). Copies and conversio
 import math
 
 from slicewise.core.graph import Tensor
-from slicewise.graph.ops_contraction import parse_equation, sequence_of
-from slicewise.graph.ops_row import Flops, Seen
+from slicewise.graph.operators.contraction import parse_equation, sequence_of
+from slicewise.graph.operators.row import Flops, Seen
 
 # element-wise functions by op_type, reused for the activations fused into other operators
 FUNCTIONS = {

@@ -13,8 +13,9 @@ import onnx
 
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape.facts import (
     NOTHING,
+    VALUE_LIMIT,
     Contradiction,
     Fact,
     Op,
@@ -22,17 +23,18 @@ from slicewise.graph.shape_facts import (
     show,
     tensor_fact,
     type_fact,
+    words,
 )
-from slicewise.graph.shape_rules import ask_onnx, rule_for
-from slicewise.graph.shape_values import FROM_SHAPE, VALUES, constant_fact, evaluate
+from slicewise.graph.shape.rules import ask_onnx, rule_for
+from slicewise.graph.shape.values import FROM_SHAPE, VALUES, constant_fact, evaluate, with_content
 
 # Operators whose contradictions onnx's non-strict inference passes over, so that they are checked
 # even where it gave a shape.
 CHECKED = frozenset(
-    """Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater GreaterOrEqual Less
-    LessOrEqual PRelu MatMul Gemm Conv ConvInteger ConvTranspose QLinearConv QLinearMatMul
+    words("""Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater GreaterOrEqual
+    Less LessOrEqual PRelu MatMul Gemm Conv ConvInteger ConvTranspose QLinearConv QLinearMatMul
     MatMulInteger BatchNormalization Concat Reshape Expand Transpose Squeeze Split RNN GRU LSTM
-    Einsum""".split()
+    Einsum""")
 )
 
 
@@ -82,7 +84,8 @@ class Walk:
     before: "Walk | None" = None
     advice: str = ""
     declared: Mapping[str, Fact] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    contents: bool = False  # keep small contents even where no shape is left open
+    noted: dict[str, list[Note]] = field(default_factory=dict)
     bodies: dict[str, dict[str, Fact]] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     insertions: list[tuple[Place, onnx.NodeProto]] = field(default_factory=list)
@@ -99,21 +102,37 @@ class Walk:
     ) -> None:
         """Add the facts of every value of `graph` to `scope`, whose inputs are there already."""
         facts = scope.facts
+        here = facts.get
         for tensor in graph.initializer:
             facts[tensor.name] = _kept(before, tensor.name) or tensor_fact(tensor)
         for sparse in graph.sparse_initializer:
             facts[sparse.values.name] = Fact(tuple(sparse.dims), sparse.values.data_type)
-        settled = before is None and self._is_settled(graph, known)
+        settled = before is None and not self.contents and self._is_settled(graph, known)
         for index, node in enumerate(graph.node):
-            if settled and (node.op_type not in CHECKED or node.domain):
-                facts.update((name, known[name]) for name in node.output if name)
-                continue
-            inputs = [scope.find(name) if name else None for name in node.input]
+            outputs = node.output
+            if before is None:
+                given = [known.get(name, NOTHING) for name in outputs]
+                if self._is_plain(node, given, settled=settled):
+                    facts.update(zip(outputs, given, strict=True))
+                    continue
+            inputs = [(here(name) or scope.find(name)) if name else None for name in node.input]
             found = self._visit(node, inputs, known, scope, before, key, Place(graph, index))
-            for slot, name in enumerate(node.output):
+            for slot, name in enumerate(outputs):
                 if name:
                     fact = found[slot] if slot < len(found) else NOTHING
                     facts[name] = fact if before is None else _shared(before, name, fact)
+
+    def _is_plain(self, node: onnx.NodeProto, given: list[Fact], *, settled: bool) -> bool:
+        """True if onnx's facts of a node stand as they are: no check, no content worth knowing."""
+        op_type = node.op_type
+        if (op_type in CHECKED or op_type in self.enter) and not node.domain:
+            return False
+        for fact in given:
+            if fact.shape is None:
+                return False
+            if not settled and op_type in VALUES and math.prod(fact.shape) <= VALUE_LIMIT:
+                return False
+        return settled or op_type != "Constant"
 
     def _is_settled(self, graph: onnx.GraphProto, known: Mapping[str, Fact]) -> bool:
         """True if onnx told every shape, so that contents are of no use and checking is all."""
@@ -137,12 +156,35 @@ class Walk:
         op = Op(node, inputs, version=self.opsets.get(domain, 1))
         enter = self.enter.get(node.op_type) if not domain else None
         if enter is not None:
-            found = enter(self, op, scope, before, key)
-            self.notes += op.notes
-            return found
+            return self._enter(enter, op, scope, before, key, place)
         if before is not None and _unchanged(node, inputs, before):
+            if self.before is not None and (kept := self.before.noted.get(_mark(node))):
+                self.noted[_mark(node)] = kept
             return [before.facts.get(name, NOTHING) for name in node.output]
         return self._node(op, domain, known, scope, before, place)
+
+    def _enter(
+        self, enter: Enter, op: Op, scope: Scope, before: Scope | None, key: str, place: Place
+    ) -> list[Fact]:
+        try:
+            found = enter(self, op, scope, before, key)
+        except Contradiction as clash:
+            if before is None or self.mend is None:
+                raise contradictory(op, clash, self.advice) from clash
+            mended = self.mend(self, op, scope, before, place, clash)
+            if mended is None:
+                raise baked(op, clash, self.advice) from clash
+            op = mended
+            try:
+                found = enter(self, op, scope, before, key)
+            except Contradiction as again:
+                raise baked(op, again, self.advice) from again
+        self._take_notes(op)
+        return found
+
+    def _take_notes(self, op: Op) -> None:
+        if op.notes:
+            self.noted[_mark(op.node)] = op.notes
 
     def _node(
         self,
@@ -156,7 +198,9 @@ class Walk:
         try:
             if before is not None and self.mend is not None:
                 op = self.mend(self, op, scope, before, place, None) or op
-            return self.settle(op, domain, known)
+            found = self.settle(op, domain, known)
+            self._take_notes(op)
+            return found
         except Contradiction as clash:
             if before is not None and self.mend is not None:
                 mended = self.mend(self, op, scope, before, place, clash)
@@ -167,7 +211,9 @@ class Walk:
 
     def _settle_mended(self, op: Op, domain: str) -> list[Fact]:
         try:
-            return self.settle(op, domain, {})
+            found = self.settle(op, domain, {})
+            self._take_notes(op)
+            return found
         except Contradiction as clash:
             raise baked(op, clash, self.advice) from clash
 
@@ -175,31 +221,32 @@ class Walk:
         """Return the facts of a node's outputs; `Contradiction` where its inputs clash."""
         outputs = op.node.output
         given = [known.get(name, NOTHING) if name else NOTHING for name in outputs]
+        if not domain and op.type == "Constant":
+            return constant_fact(op)
         is_open = any(
             fact.shape is None for name, fact in zip(outputs, given, strict=True) if name
         )
-        if not domain and op.type in VALUES and _valued(op):
+        if is_open and not domain and op.type in VALUES and _valued(op):
             try:
                 return evaluate(op)
             except Unknown:
                 pass  # too large or not arithmetic: the shape rules go on
-        if not domain and op.type == "Constant":
-            return constant_fact(op)
         if not is_open and (domain or op.type not in CHECKED):
-            return given
+            return given if domain else with_content(op, given)
         try:
             ruled = self._ruled(op, domain)
         except Unknown:
             if not is_open:
-                return _same_count(op, given)
+                return with_content(op, _same_count(op, given))
             ruled = []
+        if not is_open:
+            op.notes.clear()  # a check leaves no note
+            return with_content(op, given) if op.type in VALUES else given
         found = [
             _joined(fact, ruled[k] if k < len(ruled) else NOTHING) for k, fact in enumerate(given)
         ]
-        if is_open:
-            self.notes += op.notes
-            if any(x and f.is_unknown for x, f in zip(outputs, found, strict=True)):
-                return self._declared(op, domain, found)
+        if any(x and f.is_unknown for x, f in zip(outputs, found, strict=True)):
+            return self._declared(op, domain, found)
         return found
 
     def _declared(self, op: Op, domain: str, found: list[Fact]) -> list[Fact]:
@@ -209,7 +256,7 @@ class Walk:
             said = self.declared.get(name, NOTHING)
             if name and fact.is_unknown and said.shape is not None:
                 text = f"shape of {name!r} taken from what the file declares: {show(said.shape)}"
-                self.notes.append(Note("shape-declared", text, op.label))
+                op.notes.append(Note("shape-declared", text, op.label))
                 fact = Fact(said.shape, fact.dtype or said.dtype)
             elif name and not fact.dtype:
                 fact = Fact(fact.shape, said.dtype, fact.value, fact.parts)
@@ -229,13 +276,18 @@ class Walk:
             raise Contradiction(f"inputs {shapes} do not fit the operator") from err
         return ask_onnx(op, domain=domain)
 
+    @property
+    def notes(self) -> list[Note]:
+        """The notes of all nodes, in the order they were visited."""
+        return [note for notes in self.noted.values() for note in notes]
+
     def _note_unknown(self, op: Op, domain: str) -> None:
         given = [fact for fact in op.inputs if fact is not None]
         if any(fact.is_unknown for fact in given):
             return  # the note is on the node where knowledge was lost, not on each one behind it
         name = f"{domain}:{op.type}" if domain else op.type
         text = f"no rule tells the output shape of {name}; it and what follows from it is unknown"
-        self.notes.append(Note("shape-unknown", text, op.label))
+        op.notes.append(Note("shape-unknown", text, op.label))
 
 
 def contradictory(op: Op, clash: Contradiction, advice: str) -> ModelError:
@@ -254,6 +306,11 @@ def baked(op: Op, clash: Contradiction, advice: str) -> ModelError:
 def graph_inputs(graph: onnx.GraphProto) -> dict[str, Fact]:
     """Return the facts of the declared inputs of a graph, constants among them included."""
     return {value.name: type_fact(value.type) for value in graph.input}
+
+
+def _mark(node: onnx.NodeProto) -> str:
+    """What notes of a node are kept under: names of nodes may repeat, names of values do not."""
+    return str(next(filter(None, node.output), node.name))
 
 
 def _kept(before: Scope | None, name: str) -> Fact | None:
@@ -286,11 +343,10 @@ def _valued(op: Op) -> bool:
 
 def _same_count(op: Op, given: list[Fact]) -> list[Fact]:
     """A Reshape to a target we cannot see still keeps the number of elements."""
-    if op.type == "Reshape":
-        shape, out = op.inputs[0], given[0]
-        if shape is not None and shape.shape is not None and out.shape is not None:
-            if math.prod(shape.shape) != math.prod(out.shape):
-                raise Contradiction(f"{show(shape.shape)} reshaped to {show(out.shape)}")
+    if op.type == "Reshape" and op.has(0):
+        shape, out = op.fact(0).shape, given[0].shape
+        if shape is not None and out is not None and math.prod(shape) != math.prod(out):
+            raise Contradiction(f"{show(shape)} reshaped to {show(out)}")
     return given
 
 

@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape.facts import (
     FLOAT,
     INT64,
     Contradiction,
@@ -68,7 +66,7 @@ def _reshape(op: Op) -> list[Fact]:
     shape = op.shape()
     if op.has(1) and op.fact(1).value is None and op.fact(1).shape == (1,):
         return [op.like((math.prod(shape),))]  # a target of one entry: everything in one axis
-    allow_zero = bool(op.int("allowzero", 0))
+    allow_zero = bool(op.integer("allowzero", 0))
     return [op.like(resolve_reshape(shape, reshape_target(op), allow_zero=allow_zero))]
 
 
@@ -103,7 +101,7 @@ def _unsqueeze(op: Op) -> list[Fact]:
 
 def _flatten(op: Op) -> list[Fact]:
     shape = op.shape()
-    axis = op.int("axis", 1)
+    axis = op.integer("axis", 1)
     if not -len(shape) <= axis <= len(shape):
         raise Contradiction(f"axis {axis} is outside {show(shape)}")
     axis = axis + len(shape) if axis < 0 else axis
@@ -174,7 +172,7 @@ def split_sizes(op: Op, length: int) -> list[int]:
     """Return the sizes of a Split's parts along its axis of `length`."""
     sizes = op.ints_from("split", 1)
     if sizes is None:
-        parts = op.int("num_outputs", op.outputs)
+        parts = op.integer("num_outputs", op.outputs)
         each = -(-length // parts)
         sizes = [max(0, min(each, length - each * k)) for k in range(parts)]
     if sum(sizes) != length or min(sizes, default=0) < 0:
@@ -184,7 +182,7 @@ def split_sizes(op: Op, length: int) -> list[int]:
 
 def _split(op: Op) -> list[Fact]:
     shape = op.shape()
-    axis = axis_of(op.int("axis", 0), len(shape))
+    axis = axis_of(op.integer("axis", 0), len(shape))
     try:
         sizes = split_sizes(op, shape[axis])
     except Unknown:
@@ -208,18 +206,18 @@ def join(shapes: Sequence[Shape], axis: int) -> Shape:
 
 def _concat(op: Op) -> list[Fact]:
     shapes = [op.shape(slot) for slot in range(len(op.inputs))]
-    return [op.like(join(shapes, op.int("axis", 1 if op.version < 4 else 0)))]
+    return [op.like(join(shapes, op.integer("axis", 1 if op.version < 4 else 0)))]
 
 
 def _gather(op: Op) -> list[Fact]:
     shape, indices = op.shape(), op.shape(1)
-    axis = axis_of(op.int("axis", 0), len(shape))
+    axis = axis_of(op.integer("axis", 0), len(shape))
     return [op.like((*shape[:axis], *indices, *shape[axis + 1 :]))]
 
 
 def _gather_nd(op: Op) -> list[Fact]:
     shape, indices = op.shape(), op.shape(1)
-    batch = op.int("batch_dims", 0)
+    batch = op.integer("batch_dims", 0)
     if not indices or batch + indices[-1] > len(shape):
         raise Contradiction(f"indices {show(indices)} reach beyond {show(shape)}")
     return [op.like((*indices[:-1], *shape[batch + indices[-1] :]))]
@@ -257,93 +255,10 @@ def _expand(op: Op) -> list[Fact]:
     return [op.like(broadcast(op.shape(), tuple(op.values(1))))]
 
 
-def _scaled(op: Op, scales: Sequence[float], roi: Sequence[float] | None = None) -> Shape:
-    shape = op.shape()
-    if len(scales) != len(shape):
-        raise Contradiction(f"{len(scales)} scales for a tensor {show(shape)}")
-    # single precision as the runtimes multiply, so that 1.9999 and 2.0 fall on the same side
-    spans = np.ones(len(shape), np.float32)
-    if roi is not None:
-        spans = np.asarray(roi[len(shape) :], np.float32) - np.asarray(
-            roi[: len(shape)], np.float32
-        )
-    lengths = np.asarray(shape, np.float32) * spans * np.asarray(scales, np.float32)
-    return tuple(int(x) for x in np.floor(lengths))
-
-
-def _resize(op: Op) -> list[Fact]:
-    shape = op.shape()
-    named = op.ints("axes")
-    axes = list(range(len(shape))) if named is None else [axis_of(a, len(shape)) for a in named]
-    at_scales = 1 if op.version < 11 else 2
-    if op.has(3) and op.fact(3).shape != (0,):
-        return [op.like(_resized_to(op, shape, axes, op.values(3)))]
-    given = [float(x) for x in op.value(at_scales).ravel()]
-    if len(given) != len(axes):
-        raise Contradiction(f"{len(given)} scales for {len(axes)} axes of {show(shape)}")
-    scales = [1.0] * len(shape)
-    for axis, scale in zip(axes, given, strict=True):
-        scales[axis] = scale
-    roi = None
-    if op.text("coordinate_transformation_mode", "") == "tf_crop_and_resize":
-        box = [float(x) for x in op.value(1).ravel()]
-        roi = [0.0] * len(shape) + [1.0] * len(shape)
-        for k, axis in enumerate(axes):
-            roi[axis], roi[axis + len(shape)] = box[k], box[k + len(axes)]
-    return [op.like(_scaled(op, scales, roi))]
-
-
-def _resized_to(op: Op, shape: Shape, axes: Sequence[int], sizes: Sequence[int]) -> Shape:
-    if len(sizes) != len(axes):
-        raise Contradiction(f"sizes {show(sizes)} for {len(axes)} axes of {show(shape)}")
-    out = list(shape)
-    policy = op.text("keep_aspect_ratio_policy", "stretch")
-    if policy == "stretch":
-        for axis, size in zip(axes, sizes, strict=True):
-            out[axis] = size
-        return tuple(out)
-    pick = min if policy == "not_larger" else max
-    scale = pick(size / shape[axis] for axis, size in zip(axes, sizes, strict=True))
-    for axis in axes:
-        out[axis] = math.floor(scale * shape[axis] + 0.5)
-    return tuple(out)
-
-
-def _upsample(op: Op) -> list[Fact]:
-    if op.version < 7:
-        height, width = op.float("height_scale", 1.0), op.float("width_scale", 1.0)
-        return [op.like(_scaled(op, (1.0, 1.0, height, width)))]
-    scales = op.floats("scales") if op.version < 9 else [float(x) for x in op.value(1).ravel()]
-    if scales is None:
-        raise Unknown
-    return [op.like(_scaled(op, scales))]
-
-
-def _blocks(op: Op, *, to_depth: bool) -> list[Fact]:
-    n, c, h, w = _rank(op.shape(), 4)
-    block = op.int("blocksize", 0)
-    if block < 1:
-        raise Contradiction(f"blocksize {block}")
-    if to_depth:
-        if h % block or w % block:
-            raise Contradiction(f"{show(op.shape())} does not divide into blocks of {block}")
-        return [op.like((n, c * block * block, h // block, w // block))]
-    if c % (block * block):
-        raise Contradiction(f"channels of {show(op.shape())} do not fill blocks of {block}")
-    return [op.like((n, c // (block * block), h * block, w * block))]
-
-
-def _rank(shape: Shape, rank: int) -> Shape:
+def of_rank(shape: Shape, rank: int) -> Shape:
     if len(shape) != rank:
         raise Contradiction(f"{show(shape)} has not the rank {rank}")
     return shape
-
-
-def _range(op: Op) -> list[Fact]:
-    start, limit, delta = (op.value(slot).item() for slot in (0, 1, 2))
-    if delta == 0:
-        raise Contradiction("a step of 0")
-    return [op.like((max(0, math.ceil((limit - start) / delta)),))]
 
 
 def _constant_of_shape(op: Op) -> list[Fact]:
@@ -359,78 +274,11 @@ def _constant_of_shape(op: Op) -> list[Fact]:
 
 def _from_attribute(op: Op) -> list[Fact]:
     """Random* and Constant-like makers: the shape is an attribute."""
-    return [Fact(tuple(op.ints("shape") or ()), op.int("dtype", FLOAT))]
-
-
-def _one_hot(op: Op) -> list[Fact]:
-    shape = op.shape()
-    depth = op.values(1)[0]
-    axis = axis_of(op.int("axis", -1), len(shape) + 1)
-    return [op.like((*shape[:axis], depth, *shape[axis:]), 2)]
+    return [Fact(tuple(op.ints("shape") or ()), op.integer("dtype", FLOAT))]
 
 
 def _eye_like(op: Op) -> list[Fact]:
-    return [Fact(_rank(op.shape(), 2), op.int("dtype", op.dtype()))]
-
-
-def _top_k(op: Op) -> list[Fact]:
-    shape = op.shape()
-    axis = axis_of(op.int("axis", -1), len(shape))
-    try:
-        count = op.int("k", 0) if op.version < 10 else op.values(1)[0]
-    except Unknown:
-        count = shape[axis]
-        op.bounded(f"k taken as the whole axis {axis} ({count})")
-    if count > shape[axis]:
-        raise Contradiction(f"k={count} of an axis of {shape[axis]} in {show(shape)}")
-    out = (*shape[:axis], count, *shape[axis + 1 :])
-    return [op.like(out), Fact(out, INT64)]
-
-
-def _non_zero(op: Op) -> list[Fact]:
-    shape = op.shape()
-    elements = math.prod(shape)
-    op.bounded(f"all {elements} elements taken")
-    # a scalar gives [0, 1]: one row for each axis (Operators.md, NonZero)
-    return [Fact((len(shape), elements), INT64)]
-
-
-def _unique(op: Op) -> list[Fact]:
-    shape = op.shape()
-    axis = op.attribute("axis")
-    if axis is None:
-        elements = math.prod(shape)
-        op.bounded(f"all {elements} elements taken as distinct")
-        return [op.like((elements,)), *[Fact((elements,), INT64)] * 3]
-    length = shape[axis_of(axis.i, len(shape))]
-    op.bounded(f"all {length} slices taken as distinct")
-    return [op.like(shape), *[Fact((length,), INT64)] * 3]
-
-
-def _compress(op: Op) -> list[Fact]:
-    shape = op.shape()
-    axis = op.attribute("axis")
-    kept = math.prod(op.shape(1))
-    if axis is None:
-        kept = min(kept, math.prod(shape))
-        op.bounded(f"{kept} elements kept")
-        return [op.like((kept,))]
-    place = axis_of(axis.i, len(shape))
-    kept = min(kept, shape[place])
-    op.bounded(f"{kept} of axis {place} kept")
-    return [op.like((*shape[:place], kept, *shape[place + 1 :]))]
-
-
-def _non_max_suppression(op: Op) -> list[Fact]:
-    boxes, scores = _rank(op.shape(), 3), _rank(op.shape(1), 3)
-    most = boxes[1]
-    if op.has(2) and op.fact(2).value is not None:
-        most = min(most, max(0, op.values(2)[0]))
-    elif not op.has(2):
-        most = 0  # max_output_boxes_per_class defaults to 0: no output
-    kept = scores[0] * scores[1] * most
-    op.bounded(f"{kept} boxes kept, {most} for each class")
-    return [Fact((kept, 3), INT64)]
+    return [Fact(of_rank(op.shape(), 2), op.integer("dtype", op.dtype()))]
 
 
 def _center_crop_pad(op: Op) -> list[Fact]:
@@ -440,78 +288,6 @@ def _center_crop_pad(op: Op) -> list[Fact]:
     for k, size in enumerate(wanted):
         shape[k if axes is None else axis_of(axes[k], len(shape))] = size
     return [op.like(shape)]
-
-
-def _sequence_of(op: Op, parts: Sequence[Shape]) -> Fact:
-    largest = max(parts, key=math.prod, default=None)
-    return Fact(largest, op.dtype(), parts=tuple(parts))
-
-
-def _sequence_construct(op: Op) -> list[Fact]:
-    return [_sequence_of(op, [op.shape(slot) for slot in range(len(op.inputs))])]
-
-
-def _sequence_empty(op: Op) -> list[Fact]:
-    return [Fact(None, op.int("dtype", FLOAT), parts=())]
-
-
-def _sequence_insert(op: Op) -> list[Fact]:
-    held, added = op.fact(0), op.shape(1)
-    dtype = held.dtype or op.dtype(1)
-    if held.parts is None:
-        shape = added if held.shape is None else max(held.shape, added, key=math.prod)
-        return [Fact(shape, dtype)]
-    parts = (*held.parts, added)
-    return [Fact(max(parts, key=math.prod), dtype, parts=parts)]
-
-
-def _sequence_erase(op: Op) -> list[Fact]:
-    held = op.fact(0)
-    if not held.parts:
-        return [held]
-    place = op.fact(1).value if op.has(1) else np.int64(-1)
-    if place is None:
-        return [Fact(held.shape, held.dtype)]
-    parts = list(held.parts)
-    del parts[axis_of(int(place.item()), len(parts))]
-    return [_sequence_of(op, parts)]
-
-
-def _sequence_at(op: Op) -> list[Fact]:
-    held = op.fact(0)
-    place = op.fact(1).value
-    if held.parts and place is not None:
-        return [op.like(held.parts[axis_of(int(place.item()), len(held.parts))])]
-    if held.parts is None or len(set(held.parts)) > 1:
-        op.bounded(f"the largest element taken, {show(held.shape)}")
-    return [op.like(op.shape())]
-
-
-def _split_to_sequence(op: Op) -> list[Fact]:
-    shape = op.shape()
-    axis = axis_of(op.int("axis", 0), len(shape))
-    length = shape[axis]
-    if not op.has(1):
-        sizes = [1] * length
-    elif op.fact(1).shape == ():
-        each = op.values(1)[0]
-        sizes = [min(each, length - at) for at in range(0, length, each)]
-    else:
-        sizes = op.values(1)
-    drop = not op.has(1) and not op.int("keepdims", 1)
-    middle = [() if drop else (size,) for size in sizes]
-    return [_sequence_of(op, [(*shape[:axis], *m, *shape[axis + 1 :]) for m in middle])]
-
-
-def _concat_from_sequence(op: Op) -> list[Fact]:
-    parts = op.fact(0).parts
-    if not parts:
-        raise Unknown
-    axis = op.int("axis", 0)
-    if not op.int("new_axis", 0):
-        return [op.like(join(parts, axis))]
-    place = axis_of(axis, len(parts[0]) + 1)
-    return [op.like((*parts[0][:place], len(parts), *parts[0][place:]))]
 
 
 def _scalar(dtype: int) -> Rule:
@@ -533,32 +309,11 @@ RULES: Mapping[str, Rule] = {
     "Pad": _pad,
     "Tile": _tile,
     "Expand": _expand,
-    "Resize": _resize,
-    "Upsample": _upsample,
-    "DepthToSpace": lambda op: _blocks(op, to_depth=False),
-    "SpaceToDepth": lambda op: _blocks(op, to_depth=True),
-    "Range": _range,
     "ConstantOfShape": _constant_of_shape,
     "RandomNormal": _from_attribute,
     "RandomUniform": _from_attribute,
-    "OneHot": _one_hot,
     "EyeLike": _eye_like,
-    "TopK": _top_k,
-    "NonZero": _non_zero,
-    "Unique": _unique,
-    "Compress": _compress,
-    "NonMaxSuppression": _non_max_suppression,
     "CenterCropPad": _center_crop_pad,
     "Shape": lambda op: [Fact((len(op.shape()),), INT64)],
     "Size": _scalar(INT64),
-    "SequenceConstruct": _sequence_construct,
-    "SequenceEmpty": _sequence_empty,
-    "SequenceInsert": _sequence_insert,
-    "SequenceErase": _sequence_erase,
-    "SequenceAt": _sequence_at,
-    "SequenceLength": _scalar(INT64),
-    "SplitToSequence": _split_to_sequence,
-    "ConcatFromSequence": _concat_from_sequence,
-    "Optional": lambda op: [op.fact(0)],
-    "OptionalGetElement": lambda op: [op.fact(0)],
 }

@@ -10,7 +10,7 @@ import math
 from functools import lru_cache
 
 from slicewise.core.cost import Contraction
-from slicewise.graph.ops_row import Macs, Product, Seen, product
+from slicewise.graph.operators.row import Macs, Product, Seen, product
 
 
 def conv(weight: int = 1) -> Macs:
@@ -130,7 +130,7 @@ def einsum(seen: Seen) -> Product:
     """Count Einsum as pairwise products from left to right.
 
     Labels of one operand alone are summed before the product, as torch.einsum does. Without a
-    contracted label it is no contraction: 0 macs (`ops_arithmetic.einsum_other` counts it).
+    contracted label it is no contraction: 0 macs (`arithmetic.einsum_other` counts it).
     """
     shapes = [seen.shape(i) for i in range(len(seen.reads))]
     terms, target = parse_equation(seen.text("equation", ""), tuple(map(len, shapes)))

@@ -5,7 +5,8 @@ the walk that applies them. Decides nothing itself: no rule lives here.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,12 +22,12 @@ Array: TypeAlias = NDArray[Any]
 # Only small tensors are worth knowing by value: shapes, axes, pads, sizes, scales, ranges.
 VALUE_LIMIT = 4096
 
-FLOAT = onnx.TensorProto.FLOAT
-INT64 = onnx.TensorProto.INT64
-INT32 = onnx.TensorProto.INT32
-UINT8 = onnx.TensorProto.UINT8
-UINT32 = onnx.TensorProto.UINT32
-BOOL = onnx.TensorProto.BOOL
+FLOAT: int = onnx.TensorProto.FLOAT
+INT64: int = onnx.TensorProto.INT64
+INT32: int = onnx.TensorProto.INT32
+UINT8: int = onnx.TensorProto.UINT8
+UINT32: int = onnx.TensorProto.UINT32
+BOOL: int = onnx.TensorProto.BOOL
 
 
 class Unknown(Exception):
@@ -35,7 +36,12 @@ class Unknown(Exception):
 
 class Contradiction(Exception):
     """The inputs of a node cannot go together; the text says which. The walk makes it a
-    `ModelError` that names the node, or mends a baked batch."""
+    `ModelError` that names the node, or mends a baked batch. `wanted`: the shape that an input
+    would have to have instead, by slot, where the rule can tell."""
+
+    def __init__(self, text: str, wanted: "Mapping[int, Shape] | None" = None) -> None:
+        super().__init__(text)
+        self.wanted = wanted or {}
 
 
 class Fact:
@@ -43,10 +49,11 @@ class Fact:
 
     A sequence has the shape of its largest element; `parts` lists every element's shape where
     they are known. Compared by identity: a value that did not change keeps its very fact. Treat
-    as frozen; the content of a constant is read from its proto when first asked for.
+    as frozen; `source` gives the content when it is first asked for, `depth` is the number of
+    such sources that one question may set off in a row.
     """
 
-    __slots__ = ("_source", "_value", "dtype", "parts", "shape")
+    __slots__ = ("_source", "_value", "depth", "dtype", "parts", "shape")
 
     def __init__(
         self,
@@ -55,11 +62,13 @@ class Fact:
         value: Array | None = None,
         parts: tuple[Shape, ...] | None = None,
         *,
-        source: onnx.TensorProto | None = None,
+        source: Callable[[], Array | None] | None = None,
+        depth: int = 0,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.parts = parts
+        self.depth = depth
         self._value = value
         self._source = source
 
@@ -67,7 +76,7 @@ class Fact:
     def value(self) -> Array | None:
         """The content, None where it is not known or not small."""
         if self._source is not None:
-            self._value, self._source = constant_value(self._source), None
+            self._value, self._source, self.depth = self._source(), None, 0
         return self._value
 
     @property
@@ -107,7 +116,7 @@ class Op:
     @property
     def label(self) -> str:
         """What to call the node in a message: its name, else its first output."""
-        return self.node.name or next(filter(None, self.node.output), self.node.op_type)
+        return label_of(self.node)
 
     def has(self, slot: int) -> bool:
         """True if input `slot` is given."""
@@ -157,12 +166,12 @@ class Op:
             self._attributes = {a.name: a for a in self.node.attribute}
         return self._attributes.get(name)
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """Integer attribute."""
         found = self.attribute(name)
         return default if found is None else int(found.i)
 
-    def float(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float) -> float:
         """Float attribute."""
         found = self.attribute(name)
         return default if found is None else float(found.f)
@@ -191,6 +200,16 @@ class Op:
         self.notes.append(
             Note("shape-upper-bound", f"{self.type}: size depends on data; {what}", self.label)
         )
+
+
+def label_of(node: onnx.NodeProto) -> str:
+    """Return what to call a node in a message: its name, else its first output."""
+    return str(node.name or next(filter(None, node.output), node.op_type))
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a table that is written as a paragraph."""
+    return text.split()
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -240,6 +259,10 @@ def constant_value(tensor: onnx.TensorProto) -> Array | None:
         return None
     if tensor.data_type in _UNREADABLE:
         return None
+    plain = _PLAIN.get(tensor.data_type)
+    raw = tensor.raw_data
+    if plain is not None and len(raw) == elements * plain.itemsize > 0:
+        return np.frombuffer(raw, plain).reshape(tuple(tensor.dims))
     try:
         return np.asarray(onnx.numpy_helper.to_array(tensor))
     except (ValueError, TypeError, IndexError, KeyError, AttributeError):
@@ -247,12 +270,18 @@ def constant_value(tensor: onnx.TensorProto) -> Array | None:
         return None
 
 
+# The types that shapes, axes and scales come in, little-endian (onnx.proto, TensorProto).
+_PLAIN: Mapping[int, np.dtype[Any]] = {
+    INT64: np.dtype("<i8"),
+    INT32: np.dtype("<i4"),
+    FLOAT: np.dtype("<f4"),
+}
 _UNREADABLE = frozenset({onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING})
 
 
 def tensor_fact(tensor: onnx.TensorProto) -> Fact:
     """Return what a constant tensor tells: shape, type, content where small."""
-    return Fact(tuple(tensor.dims), tensor.data_type, source=tensor)
+    return Fact(tuple(tensor.dims), tensor.data_type, source=partial(constant_value, tensor))
 
 
 def type_fact(proto: onnx.TypeProto) -> Fact:

@@ -8,15 +8,15 @@ not named is FLOW: a float tensor of more than one element there is a parameter.
 from collections.abc import Iterable
 
 from slicewise.core.cost import Kind
-from slicewise.graph import ops_arithmetic as plus
-from slicewise.graph.ops_attention import (
+from slicewise.graph.operators import arithmetic as plus
+from slicewise.graph.operators.attention import (
     attention,
     attention_other,
     linear_attention,
     linear_attention_other,
     onnx_attention,
 )
-from slicewise.graph.ops_contraction import (
+from slicewise.graph.operators.contraction import (
     conv,
     conv_transpose,
     depthwise,
@@ -24,7 +24,7 @@ from slicewise.graph.ops_contraction import (
     matmul,
     recurrent,
 )
-from slicewise.graph.ops_row import Flops, Operator, Slot, all_written, as_written, nothing
+from slicewise.graph.operators.row import Flops, Operator, Slot, all_written, as_written, nothing
 
 QFLOW, WEIGHT, QWEIGHT, PARAM, BUFFER, DATA = (
     Slot.QFLOW, Slot.WEIGHT, Slot.QWEIGHT, Slot.PARAM, Slot.BUFFER, Slot.DATA,

@@ -1,4 +1,4 @@
-"""The working copy that shape inference edits: functions inlined, nodes in order, stale shapes out.
+"""The working copy of a model: functions inlined, nodes in order, stale shapes out.
 
 Must not touch the model it is given.
 """
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.shape_batch import Batch
-from slicewise.graph.shape_facts import Fact, type_fact
+from slicewise.graph.shape.facts import Fact, label_of, type_fact
+from slicewise.graph.shape.reshape import Batch
 
 
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Fact]]:
@@ -37,19 +37,27 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Fact]]:
 
 
 def with_batch(
-    model: onnx.ModelProto, batch: Batch, batch_inputs: Iterable[str] | None
+    model: onnx.ModelProto,
+    batch: Batch,
+    batch_inputs: Iterable[str] | None,
+    *,
+    everywhere: bool,
 ) -> onnx.ModelProto:
-    """Return a copy of `model` with the leading axis of its batch inputs set to the old batch."""
+    """Return a copy of `model` with the leading axis of its batch inputs set to the old batch.
+
+    `everywhere`: every axis of every input that has the size of the new batch is set.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     constants = {tensor.name for tensor in model.graph.initializer}
     chosen = None if batch_inputs is None else frozenset(batch_inputs)
     for value in copy.graph.input:
-        if value.name in constants or (chosen is not None and value.name not in chosen):
+        if value.name in constants:
             continue
-        shape = value.type.tensor_type.shape
-        if shape.dim and shape.dim[0].dim_value == batch.new:
-            shape.dim[0].dim_value = batch.old
+        leads = chosen is None or value.name in chosen
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value == batch.new and (everywhere or (leads and axis == 0)):
+                dim.dim_value = batch.old
     return copy
 
 
@@ -107,12 +115,14 @@ def _put_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]
     `known`: values of this graph that are there before its nodes run; `outer`: values around it.
     `ModelError` for a value that nothing makes, that two nodes make, or a cycle.
     """
+    if _is_in_order(graph, known, outer):
+        return
     makers: dict[str, int] = {}
     for index, node in enumerate(graph.node):
         for name in node.output:
             if name and (name in makers or name in known):
                 raise ModelError(
-                    f"value {name!r} is made twice, again by node {_label(node)!r}"
+                    f"value {name!r} is made twice, again by node {label_of(node)!r}"
                     f" ({node.op_type}); a value has one maker; rename one of them"
                 )
             if name:
@@ -123,15 +133,15 @@ def _put_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]
         missing = sorted(names - visible)
         if missing:
             raise ModelError(
-                f"node {_label(node)!r} ({node.op_type}) reads {missing[0]!r}, which nothing"
+                f"node {label_of(node)!r} ({node.op_type}) reads {missing[0]!r}, which nothing"
                 " makes; the file is cut short or edited by hand; export it again"
             )
     order = _order([{makers[x] for x in names if x in makers} for names in reads])
     if len(order) < len(reads):
         stuck = graph.node[min(set(range(len(reads))) - set(order))]
         raise ModelError(
-            f"the graph has a cycle through node {_label(stuck)!r} ({stuck.op_type}); a model has"
-            " none; correct it"
+            f"the graph has a cycle through node {label_of(stuck)!r} ({stuck.op_type}); a model"
+            " has none; correct it"
         )
     if order != list(range(len(order))):
         nodes = [onnx.NodeProto.FromString(graph.node[k].SerializeToString()) for k in order]
@@ -143,6 +153,20 @@ def _put_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]
             inside.update(tensor.name for tensor in body.initializer)
             inside.update(sparse.values.name for sparse in body.sparse_initializer)
             _put_in_order(body, inside, frozenset(visible))
+
+
+def _is_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]) -> bool:
+    """True if every node reads what is there already; bodies are left to the thorough way."""
+    seen = {"", *known, *outer}
+    for node in graph.node:
+        if not seen.issuperset(node.input) or any(True for _ in bodies_of(node)):
+            return False
+        before = len(seen)
+        made = [name for name in node.output if name]
+        seen.update(made)
+        if len(seen) != before + len(made):
+            return False
+    return True
 
 
 def _order(needs: list[set[int]]) -> list[int]:
@@ -179,7 +203,3 @@ def _reads(node: onnx.NodeProto) -> set[str]:
             names |= _reads(inner) - inside
         names |= {value.name for value in body.output} - inside
     return names - {""}
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return node.name or next(filter(None, node.output), node.op_type)

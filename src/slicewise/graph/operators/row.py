@@ -1,7 +1,7 @@
 """What one row of the operator table is made of, and how its formulas see a node.
 
-Types only. The rows are in `ops_standard.py` and `ops_contrib.py`, the formulas in
-`ops_contraction.py` and `ops_arithmetic.py`; `ops.py` looks rows up. No weight value is read.
+Types only. The rows are in `standard.py` and `contrib.py`, the formulas in
+`contraction.py` and `arithmetic.py`; `ops.py` looks rows up. No weight value is read.
 """
 
 import math
@@ -15,7 +15,7 @@ from slicewise.core.graph import Node, Tensor
 
 
 class Slot(Enum):
-    """What a constant read in an input slot is to the model; `ops.role_of_slot` applies it."""
+    """What a constant read in an input slot is to the model (`role_of_slot` in `ops.py`)."""
 
     FLOW = "a float tensor of more than one element is a parameter"
     QFLOW = "as FLOW, and so is an integer tensor of at most 8 bits an element"

@@ -6,15 +6,14 @@ elements. The other rows of `MENDS` mend operators whose constants name the old 
 Everything mended leaves a Note; where nothing fits, the walk refuses the model.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from slicewise.core.notes import Note
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape.facts import (
     Array,
     Contradiction,
     Fact,
@@ -23,136 +22,11 @@ from slicewise.graph.shape_facts import (
     Unknown,
     axis_of,
     show,
+    words,
 )
-from slicewise.graph.shape_layout import resolve_reshape, slice_parts, split_sizes
-from slicewise.graph.shape_walk import Place, Scope, Walk
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The batch a model was made for and the one it is wanted at."""
-
-    old: int
-    new: int
-
-    def scaled(self, size: int) -> int:
-        """Return `size`, a multiple of the old batch, at the new one; `Contradiction` if none."""
-        if size % self.old:
-            raise Contradiction(f"{size} is no multiple of the batch {self.old}")
-        return size // self.old * self.new
-
-
-@dataclass(frozen=True, slots=True)
-class _Home:
-    """An axis of a reshaped tensor where the batch can be: `exact` if it holds nothing else."""
-
-    axis: int
-    exact: bool
-    innermost: bool
-    kept: bool
-
-
-def rebatch_target(
-    target: Sequence[int],
-    *,
-    before: Shape,
-    after: Shape,
-    result: Shape,
-    batch: Batch,
-    allow_zero: bool = False,
-    innermost: bool = False,
-) -> tuple[tuple[int, ...], bool]:
-    """Return the Reshape target for the new batch, and whether the batch ends up innermost.
-
-    `before` -> `result` is what `target` does at the old batch, `after` its input at the new one.
-    Reshape keeps the row-major order, so the batch, an axis of stride s in `before`, has to be in
-    an axis of the result whose span of strides covers s. The target comes back unchanged where it
-    puts the batch there by itself. `innermost`: the batch is the fast part of a merged axis.
-
-    >>> rebatch_target((1, -1, 768), before=(1, 768, 196), after=(8, 768, 196),
-    ...                result=(1, 196, 768), batch=Batch(1, 8))
-    ((8, -1, 768), False)
-    """
-    plain = _resolved(after, target, allow_zero=allow_zero)
-    changed = [k for k, (x, y) in enumerate(zip(before, after, strict=False)) if x != y]
-    if len(before) != len(after) or not changed or 0 in before:
-        if plain is None:
-            raise Contradiction(f"target {show(target)}, input {show(after)}")
-        return tuple(target), False
-    plans = list(_plans(before, after, result, changed, batch, innermost=innermost))
-    exact = [plan for plan in plans if plan[1].exact]
-    for shape, home in exact or plans:
-        if plain == shape:
-            return tuple(target), home.innermost
-    if not plans:
-        if plain is None:
-            raise Contradiction(f"target {show(target)}, input {show(after)}")
-        return tuple(target), False
-    shape, home = (exact or plans)[0]
-    mended = _restate(target, after, shape, allow_zero=allow_zero)
-    return mended, home.innermost
-
-
-def _resolved(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape | None:
-    try:
-        return resolve_reshape(shape, target, allow_zero=allow_zero)
-    except Contradiction:
-        return None
-
-
-def _plans(
-    before: Shape,
-    after: Shape,
-    result: Shape,
-    changed: Sequence[int],
-    batch: Batch,
-    *,
-    innermost: bool,
-) -> Iterator[tuple[Shape, _Home]]:
-    """Yield the shapes of the result that keep the batch in its place, most likely first."""
-    axis, rest = changed[0], changed[1:]
-    for home in _homes(before, axis, result, batch, innermost=innermost):
-        size = result[home.axis] * after[axis]
-        if size % before[axis]:
-            continue
-        out = (*result[: home.axis], size // before[axis], *result[home.axis + 1 :])
-        if not rest:
-            if math.prod(out) == math.prod(after):
-                yield out, home
-            continue
-        # more than one axis holds the batch (a matrix of all against all): place the others
-        middle = (*before[:axis], after[axis], *before[axis + 1 :])
-        yield from _plans(middle, after, out, rest, batch, innermost=innermost)
-
-
-def _homes(
-    before: Shape, axis: int, result: Shape, batch: Batch, *, innermost: bool
-) -> list[_Home]:
-    stride = math.prod(before[axis + 1 :])
-    place = stride if innermost else stride * before[axis] // batch.old
-    homes = []
-    kept = {(math.prod(before[k + 1 :]), d) for k, d in enumerate(before) if k != axis}
-    for j, size in enumerate(result):
-        low = math.prod(result[j + 1 :])
-        covers = low <= place and place * batch.old <= low * size
-        if covers and place % low == 0 and low * size % (place * batch.old) == 0:
-            exact = size == batch.old and low == place
-            inner = low == place and not exact and low * size != place * batch.old
-            homes.append(_Home(j, exact, inner, (low, size) in kept))
-    # the batch goes into an axis of its own; next best is one that is not simply passed on
-    return sorted(homes, key=lambda home: (not home.exact, home.kept, home.axis))
-
-
-def _restate(
-    target: Sequence[int], after: Shape, wanted: Shape, *, allow_zero: bool
-) -> tuple[int, ...]:
-    """Return `target` with as few entries changed as give `wanted`."""
-    mended = list(target)
-    for k, (entry, size) in enumerate(zip(target, wanted, strict=True)):
-        copies = entry == 0 and not allow_zero and k < len(after) and after[k] == size
-        if entry != -1 and not copies:
-            mended[k] = size
-    return tuple(mended) if _resolved(after, mended, allow_zero=allow_zero) == wanted else wanted
+from slicewise.graph.shape.layout import slice_parts, split_sizes
+from slicewise.graph.shape.reshape import Batch, rebatch_target, resolved
+from slicewise.graph.shape.walk import Place, Scope, Walk
 
 
 class Mender:
@@ -173,10 +47,16 @@ class Mender:
         clash: Contradiction | None,
     ) -> Op | None:
         """Return the op to go on with; None to go on as it is, or if `clash` cannot be mended."""
+        if clash is None and walk.innermost:
+            _pass_on(walk, op.node)
+        mend = MENDS.get(op.type) if op.node.domain in ("", "ai.onnx") else None
+        if clash is None and mend is None:
+            return None
         patient = _Patient(walk, op, scope, before, place, self)
         if clash is None:
-            mend = MENDS.get(op.type) if op.node.domain in ("", "ai.onnx") else None
-            changed = False if mend is None else mend(patient)
+            changed = mend is not None and mend(patient)
+        elif clash.wanted:
+            changed = _suit(patient, clash.wanted)
         else:
             changed = _stretch(patient)
         return patient.renewed() if changed else None
@@ -185,6 +65,12 @@ class Mender:
         """Return a value name that no model has."""
         self._names += 1
         return f"{label}::batch{self.batch.new}.{self._names}"
+
+
+def _pass_on(walk: Walk, node: onnx.NodeProto) -> None:
+    """Where the batch is the fast part of a merged axis, it stays so until the next Reshape."""
+    if node.op_type not in ("Reshape", "Transpose") and not walk.innermost.isdisjoint(node.input):
+        walk.innermost.update(filter(None, node.output))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +148,8 @@ def _mend_reshape(patient: _Patient) -> bool:
     if before is None or result is None or target is None or op.fact(0).shape is None:
         return False
     after = op.shape()
-    allow_zero = bool(op.int("allowzero", 0))
-    if op.has(1) and not patient.is_fixed(1) and _resolved(after, target, allow_zero=allow_zero):
+    allow_zero = bool(op.integer("allowzero", 0))
+    if op.has(1) and not patient.is_fixed(1) and resolved(after, target, allow_zero=allow_zero):
         return False  # computed from the batch: the model knows what it does
     name = op.node.output[0]
     wanted, innermost = rebatch_target(
@@ -347,7 +233,7 @@ def _mend_gather(patient: _Patient) -> bool:
     if old is None or not patient.is_fixed(1) or not _has_value(op, 1):
         return False
     indices = op.value(1)
-    axis = axis_of(op.int("axis", 0), len(old))
+    axis = axis_of(op.integer("axis", 0), len(old))
     if axis not in patient.grown_axes(0) or indices.ndim != 1:
         return False
     if indices.tolist() != list(range(old[axis])):
@@ -363,7 +249,7 @@ def _mend_split(patient: _Patient) -> bool:
     op, old = patient.op, patient.old_shape(0)
     if old is None or not _has_value(op, 1):
         return False
-    axis = axis_of(op.int("axis", 0), len(old))
+    axis = axis_of(op.integer("axis", 0), len(old))
     if axis not in patient.grown_axes(0) or op.ints_from("split", 1) is None:
         return False
     if op.has(1) and not patient.is_fixed(1):
@@ -435,13 +321,13 @@ def _aligned(slots: Sequence[int], *, skip: int = 0) -> Callable[[Op], list[Meet
 
 def _joined_axes(op: Op) -> list[Meeting]:
     rank = len(op.shape())
-    along = axis_of(op.int("axis", 0), rank)
+    along = axis_of(op.integer("axis", 0), rank)
     slots = range(len(op.inputs))
     return [[(k, axis) for k in slots] for axis in range(rank) if axis != along]
 
 
 def _recurrent_axes(op: Op) -> list[Meeting]:
-    batch_first = bool(op.int("layout", 0))
+    batch_first = bool(op.integer("layout", 0))
     state = 0 if batch_first else 1
     listed = [(0, 0 if batch_first else 1), (4, 0), (5, state), (6, state)]
     return [[(slot, axis) for slot, axis in listed if op.has(slot)]]
@@ -449,8 +335,8 @@ def _recurrent_axes(op: Op) -> list[Meeting]:
 
 # Operators where an operand made for the old batch can be widened to the new one. `strict`: a size
 # of 1 does not broadcast, so it is widened too.
-_BROADCASTING = """Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater
-GreaterOrEqual Less LessOrEqual PRelu""".split()
+_BROADCASTING = words("""Add Sub Mul Div Pow Mod Min Max Sum Mean Where And Or Xor Equal Greater
+GreaterOrEqual Less LessOrEqual PRelu""")
 MEETINGS: Mapping[str, tuple[Callable[[Op], list[Meeting]], bool]] = {
     **dict.fromkeys(_BROADCASTING, (_aligned(()), False)),
     "MatMul": (_aligned((0, 1), skip=2), False),
@@ -483,6 +369,17 @@ def _stretch(patient: _Patient) -> bool:
     return bool(wanted)
 
 
+def _suit(patient: _Patient, wanted: Mapping[int, Shape]) -> bool:
+    """Widen inputs to the very shapes that a body asks for."""
+    for slot, shape in wanted.items():
+        own = patient.op.shape(slot)
+        axes = {k: new for k, (old, new) in enumerate(zip(own, shape, strict=True)) if old != new}
+        if any(new != patient.batch.scaled(own[k]) for k, new in axes.items()):
+            return False
+        _widen(patient, slot, axes)
+    return True
+
+
 def _widen(patient: _Patient, slot: int, axes: Mapping[int, int]) -> None:
     """Insert an Expand (or a Gather that repeats, for an old batch over 1) before an input."""
     op = patient.op
@@ -496,9 +393,7 @@ def _widen(patient: _Patient, slot: int, axes: Mapping[int, int]) -> None:
             node = onnx.helper.make_node("Expand", [op.node.input[slot], target], [name])
         else:
             picks = patient.constant(np.arange(size, dtype=np.int64) % shape[axis])
-            node = onnx.helper.make_node(
-                "Gather", [op.node.input[slot], picks], [name], axis=axis
-            )
+            node = onnx.helper.make_node("Gather", [op.node.input[slot], picks], [name], axis=axis)
         patient.insert(node)
         patient.scope.facts[name] = Fact(wide, fact.dtype)
         patient.note(
@@ -524,5 +419,3 @@ def apply_insertions(walk: Walk) -> None:
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
-
-

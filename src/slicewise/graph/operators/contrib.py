@@ -1,12 +1,12 @@
 """The rows of the operator table for com.microsoft, the contrib operators of ONNX Runtime.
 
 Inputs are numbered as in ONNX Runtime 1.32, docs/ContribOperators.md. An operator that the domain
-shares with ai.onnx (QuantizeLinear, Pad, GridSample ...) has its row in `ops_standard.py`.
+shares with ai.onnx (QuantizeLinear, Pad, GridSample ...) has its row in `standard.py`.
 """
 
 from slicewise.core.cost import Kind
-from slicewise.graph import ops_arithmetic as plus
-from slicewise.graph.ops_attention import (
+from slicewise.graph.operators import arithmetic as plus
+from slicewise.graph.operators.attention import (
     attention,
     attention_other,
     cache_rows,
@@ -21,7 +21,7 @@ from slicewise.graph.ops_attention import (
     paged,
     projected,
 )
-from slicewise.graph.ops_contraction import (
+from slicewise.graph.operators.contraction import (
     active_experts,
     conv,
     conv_transpose,
@@ -32,8 +32,8 @@ from slicewise.graph.ops_contraction import (
     query_key_value,
     recurrent,
 )
-from slicewise.graph.ops_row import Elements, Operator, Seen, Slot, as_written, nothing
-from slicewise.graph.ops_standard import data_slots
+from slicewise.graph.operators.row import Elements, Operator, Seen, Slot, as_written, nothing
+from slicewise.graph.operators.standard import data_slots
 
 QFLOW, WEIGHT, QWEIGHT, PARAM, DATA = (
     Slot.QFLOW, Slot.WEIGHT, Slot.QWEIGHT, Slot.PARAM, Slot.DATA,

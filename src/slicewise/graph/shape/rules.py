@@ -4,29 +4,31 @@ from collections.abc import Mapping
 
 import onnx
 
-from slicewise.graph import shape_compute, shape_contrib, shape_layout
-from slicewise.graph.shape_facts import (
+from slicewise.graph.shape import compute, contrib, dependent, layout, spatial
+from slicewise.graph.shape.facts import (
     Contradiction,
     Fact,
     Op,
     Unknown,
     type_fact,
 )
-from slicewise.graph.shape_layout import Rule
-from slicewise.graph.shape_values import constant_fact
+from slicewise.graph.shape.layout import Rule
+from slicewise.graph.shape.values import constant_fact
 
 # ONNX Runtime registers this one in the standard domain too.
-_STANDARD_EXTRA = {"SimplifiedLayerNormalization": shape_contrib.MICROSOFT["LayerNormalization"]}
+_STANDARD_EXTRA = {"SimplifiedLayerNormalization": contrib.MICROSOFT["LayerNormalization"]}
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "": {
-        **shape_layout.RULES,
-        **shape_compute.RULES,
+        **layout.RULES,
+        **spatial.RULES,
+        **dependent.RULES,
+        **compute.RULES,
         **_STANDARD_EXTRA,
         "Constant": constant_fact,
     },
-    "com.microsoft": shape_contrib.MICROSOFT,
-    "com.microsoft.nchwc": shape_contrib.BLOCKED,
+    "com.microsoft": contrib.MICROSOFT,
+    "com.microsoft.nchwc": contrib.BLOCKED,
 }
 
 

@@ -1,0 +1,254 @@
+"""Fit the efficiency tables of the roofline to open measurements, and print them.
+
+    python -m benchmarks.fit_efficiency [--device-kind gpu|cpu] [--rounds 6]
+
+Rows are those of permissive licences whose time is that of the model alone, sampled so that each
+device x runtime x family weighs the same. The loss is the mean of |log(predicted / measured)| plus
+a ridge towards the tables now in `predict/`; coordinate descent, deterministic. With `--folds` the
+error on held-out families (official `family_fold`) is printed beside that on all.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.open_rows import BEYOND_THE_MODEL, Row, is_data_present, open_rows
+from benchmarks.roofline_error import prepared
+from slicewise.core.cost import Kind
+from slicewise.core.device import Device
+from slicewise.core.errors import DeviceError
+from slicewise.hardware.catalogue import find_device
+from slicewise.predict import efficiency
+from slicewise.predict.roofline import flatten, unit_costs
+from slicewise.predict.runtimes import RUNTIMES
+
+Array = NDArray[np.float64]
+
+# Not under a licence that allows fitting shipped constants: figures of AGPL pages.
+EVALUATION_ONLY = frozenset({"ultralytics-docs", "ultralytics-yolov5-readme"})
+PER_CELL = 12  # rows of one device x runtime x precision x family
+RIDGE = 0.004
+KINDS = tuple(Kind)
+FUSABLE = (Kind.ELEMENTWISE, Kind.NORM, Kind.MOVEMENT, Kind.SOFTMAX)
+STEPS = (0.5, 0.75, 0.9, 0.96, 1.04, 1.1, 1.35, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All kernels of all sampled rows, end to end; `row` is the row each belongs to."""
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    columns: Mapping[str, Array]
+    measured_s: Array
+    launch_s: Array  # of the device, by row
+    host_s: Array
+    runtime: list[str]
+    fold: NDArray[np.int64]
+    weight: Array
+
+
+Parameters = dict[str, float]
+
+
+def sampled(rows: Sequence[Row], device_kind: str) -> list[Row]:
+    """Return at most PER_CELL rows of each cell, spread evenly over it."""
+    cells: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    devices: dict[str, Device] = {}
+    for row in rows:
+        if not row.device_name or row.source in EVALUATION_ONLY or "/" in row.device_name:
+            continue
+        if BEYOND_THE_MODEL & set(row.flags):
+            continue
+        device = devices.setdefault(row.device_name, find_device(row.device_name))
+        if device.kind == device_kind:
+            cells[(row.device_name, row.runtime, row.precision, row.family)].append(row)
+    picked = []
+    for cell in cells.values():
+        stride = max(1, len(cell) // PER_CELL)
+        picked.extend(sorted(cell, key=lambda row: (row.model, row.size))[::stride][:PER_CELL])
+    return picked
+
+
+def gather(rows: Sequence[Row]) -> Sample:
+    """Return the unit costs of every kernel of every row."""
+    columns: dict[str, list[Array]] = defaultdict(list)
+    kept: list[Row] = []
+    kinds, owners = [], []
+    devices = {row.device_name: find_device(row.device_name) for row in rows}
+    for _, work, precision, group in prepared(rows):
+        flat = list(flatten(work.nodes))
+        repeats = np.array([each.repeats for each in flat])
+        for row in group:
+            device = devices[row.device_name]
+            try:
+                device.peak_for(precision)
+            except DeviceError:
+                continue
+            costs, _ = unit_costs([each.node for each in flat], device)
+            for name in ("steps", "matrix_s", "tile_loss", "vector_s", "direct_s",
+                         "activation_s", "weight_s"):  # fmt: skip
+                columns[name].append(getattr(costs, name))
+            columns["repeats"].append(repeats)
+            kinds.append(np.array([KINDS.index(kind) for kind in costs.kinds]))
+            owners.append(np.full(len(flat), len(kept)))
+            kept.append(row)
+    cells: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in kept:
+        cells[(row.device_name, row.runtime, row.family)] += 1
+    weight = [cells[(row.device_name, row.runtime, row.family)] ** -0.5 for row in kept]
+    return Sample(
+        row=np.concatenate(owners),
+        kind=np.concatenate(kinds),
+        columns={name: np.concatenate(parts) for name, parts in columns.items()},
+        measured_s=np.array([row.latency_ms * 1e-3 for row in kept]),
+        launch_s=np.array([devices[row.device_name].launch_s for row in kept]),
+        host_s=np.array([devices[row.device_name].host_s for row in kept]),
+        runtime=[row.runtime for row in kept],
+        fold=np.array([row.family_fold for row in kept]),
+        weight=np.array(weight) / np.mean(weight),
+    )
+
+
+def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
+    """Return the tables now in `predict/`, flat."""
+    rules = efficiency.RULES[device_kind]
+    flat = {"direct compute": rules.direct.compute, "direct memory": rules.direct.memory}
+    for kind, row in rules.by_kind.items():
+        flat[f"{kind} compute"] = row.compute
+        flat[f"{kind} memory"] = row.memory
+    if rules.kernel_s:
+        flat["kernel_s"] = rules.kernel_s
+    for name in runtimes:
+        flat[f"{name} launch"] = RUNTIMES[name].launch_factor
+        if name != "torch-eager":
+            for kind in FUSABLE:
+                flat[f"{name} {kind} left"] = RUNTIMES[name].left.get(kind, 1.0)
+    return flat
+
+
+def predict_s(sample: Sample, flat: Parameters) -> Array:
+    """Return seconds of every row; the same formula as `predict.roofline.row_times`."""
+    column = sample.columns
+    compute_part = np.array([flat.get(f"{kind} compute", 1.0) for kind in KINDS])[sample.kind]
+    memory_part = np.array([flat.get(f"{kind} memory", 1.0) for kind in KINDS])[sample.kind]
+    traffic = column["activation_s"] + column["weight_s"]
+    compute = (column["matrix_s"] * column["tile_loss"] + column["vector_s"]) / compute_part
+    kernel = np.maximum(compute, traffic / memory_part)
+    direct = np.maximum(
+        column["direct_s"] / flat["direct compute"], traffic / flat["direct memory"]
+    )
+    conv = sample.kind == KINDS.index(Kind.CONV)
+    kernel = np.where(conv, np.minimum(kernel, direct), kernel)
+    gpu = "kernel_s" in flat
+    kernel = kernel + flat.get("kernel_s", 0.0)
+    kernel += (column["steps"] - 1) * (efficiency.RULES["gpu"].step_s if gpu else 0.0)
+    names = sorted(set(sample.runtime))
+    which = np.array([names.index(name) for name in sample.runtime])
+    factor = np.array([flat[f"{name} launch"] for name in names])[which]
+    launch = (sample.launch_s * factor)[sample.row]
+    left = np.array([[flat.get(f"{n} {k} left", 1.0) for k in KINDS] for n in names])
+    node = np.maximum(kernel, launch) * left[which[sample.row], sample.kind] * column["repeats"]
+    free = np.isin(sample.kind, [KINDS.index(Kind.VIEW), KINDS.index(Kind.CONTROL)])
+    node = np.where(free, 0.0, node)
+    total = np.bincount(sample.row, weights=node, minlength=len(sample.measured_s))
+    out: Array = total + sample.host_s
+    return out
+
+
+def errors(sample: Sample, flat: Parameters) -> Array:
+    """Return |log(predicted / measured)| of every row."""
+    out: Array = np.abs(np.log(predict_s(sample, flat) / sample.measured_s))
+    return out
+
+
+def bounds(name: str) -> tuple[float, float]:
+    """Return the physical limits of a parameter."""
+    if name == "kernel_s":
+        return 5e-7, 4e-6
+    if name.endswith("launch"):
+        return 0.1, 3.0
+    if name.endswith("left"):
+        return 0.02, 1.0
+    return 0.02, 1.0
+
+
+def fit(
+    sample: Sample, begin: Parameters, *, chosen: NDArray[np.bool_], rounds: int
+) -> Parameters:
+    """Return the parameters after coordinate descent on the chosen rows."""
+    flat = dict(begin)
+
+    def loss(candidate: Parameters) -> float:
+        data = float(np.average(errors(sample, candidate)[chosen], weights=sample.weight[chosen]))
+        ridge = sum(np.log(candidate[name] / begin[name]) ** 2 for name in begin)
+        return data + RIDGE * float(ridge) / len(begin)
+
+    best = loss(flat)
+    for _ in range(rounds):
+        before = best
+        for name in begin:
+            low, high = bounds(name)
+            for step in STEPS:
+                value = min(high, max(low, flat[name] * step))
+                candidate = {**flat, name: value}
+                found = loss(candidate)
+                if found < best - 1e-6:
+                    best, flat = found, candidate
+        if before - best < 1e-4:
+            break
+    return flat
+
+
+def lines(flat: Parameters) -> Iterator[str]:
+    """Yield the parameters as they stand in `predict/`."""
+    for kind in KINDS:
+        if f"{kind} compute" in flat:
+            compute, memory = flat[f"{kind} compute"], flat[f"{kind} memory"]
+            yield f"    Kind.{kind.name}: Efficiency({compute:.2f}, {memory:.2f}),"
+    for name, value in flat.items():
+        if name.startswith("direct") or name.endswith(("launch", "left", "kernel_s")):
+            yield f"    {name}: {value:.3g}"
+
+
+def told(name: str, found: Array) -> str:
+    """Return one line of error figures, from logs to percent."""
+    percent = np.expm1(found)
+    return f"{name}: mean {np.mean(percent):.1%}, median {np.median(percent):.1%} ({len(found)})"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fit one class of devices and print tables and errors."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device-kind", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--folds", action="store_true", help="also fit without each family fold")
+    asked = parser.parse_args(arguments)
+    if not is_data_present():
+        sys.stderr.write("measured data is absent: set SLICEWISE_DATA to its folder\n")
+        return 1
+    sample = gather(sampled(open_rows(), asked.device_kind))
+    begin = start(asked.device_kind, sorted(set(sample.runtime)))
+    everything = np.ones(len(sample.measured_s), dtype=bool)
+    out = [told("before", errors(sample, begin))]
+    flat = fit(sample, begin, chosen=everything, rounds=asked.rounds)
+    out += [told("after", errors(sample, flat)), *lines(flat)]
+    if asked.folds:
+        held = np.concatenate([
+            errors(sample, fit(sample, begin, chosen=sample.fold != fold, rounds=asked.rounds))[
+                sample.fold == fold
+            ]
+            for fold in sorted(set(sample.fold.tolist()))
+        ])  # fmt: skip
+        out.append(told("families held out", held))
+    sys.stdout.write("\n".join(out) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

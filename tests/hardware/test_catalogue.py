@@ -1,0 +1,261 @@
+"""Finding a device: names, aliases, parts, reports of measured data, and what is refused."""
+
+import csv
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicewise.core.errors import DeviceError
+from slicewise.hardware.aliases import ALIASES, DEFAULTED, REFUSED, fold
+from slicewise.hardware.catalogue import device_names, find_device, load_device_file
+
+SEPARATORS = st.sampled_from(["-", " ", "_", ""])
+
+
+def test_names_are_sorted_lower_case_and_without_separators_of_the_command_line() -> None:
+    names = device_names()
+    assert list(names) == sorted(set(names))
+    assert all(name == name.lower() and not set(name) & set("/@, ") for name in names)
+
+
+def test_no_two_devices_fold_to_the_same_name() -> None:
+    folded = [fold(name) for name in device_names()]
+    assert len(set(folded)) == len(folded)
+    assert "" not in folded
+
+
+def test_every_alias_leads_to_a_device_and_hides_none() -> None:
+    own = {fold(name) for name in device_names()}
+    for table in (ALIASES, DEFAULTED, REFUSED):
+        assert not own & set(table)
+    assert set(ALIASES.values()) <= set(device_names())
+    for names in (*DEFAULTED.values(), *REFUSED.values()):
+        assert len(names) > 1
+        assert set(names) <= set(device_names())
+
+
+@given(st.sampled_from(device_names()), SEPARATORS, st.booleans())
+def test_case_spaces_and_dashes_do_not_matter(name: str, mark: str, upper: bool) -> None:
+    text = name.replace("-", mark)
+    assert find_device(f" {text.upper() if upper else text} ").name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+        ("NVIDIA H100 PCIe", "h100-pcie-80gb"),
+        ("NVIDIA H100 NVL", "h100-nvl-94gb"),
+        ("NVIDIA H200", "h200-sxm-141gb"),
+        ("NVIDIA B200", "b200-sxm"),
+        ("NVIDIA GH200 480GB", "gh200-96gb"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm2"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx-2080-ti"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Intel(R) Core(TM) i9-10940X CPU", "i9-10940x"),
+        ("4090", "rtx-4090"),
+    ],
+)
+def test_the_names_that_drivers_print_are_known(text: str, name: str) -> None:
+    device = find_device(text)
+    assert device.name == name
+    assert "device-ambiguous" not in {note.code for note in device.notes}
+
+
+@pytest.mark.parametrize("text", ["a100", "A100", "h100", "v100", "a100-sxm4", "rtx pro 6000"])
+def test_a_short_name_of_several_devices_is_refused_with_the_choice(text: str) -> None:
+    with pytest.raises(DeviceError, match=r"is ambiguous; choose one of .+, .+"):
+        find_device(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA A100", "a100-sxm4-40gb"),
+        ("NVIDIA A100 80GB", "a100-sxm4-80gb"),
+        ("A100-80GB", "a100-sxm4-80gb"),
+        ("NVIDIA V100 (memory size not stated)", "v100-sxm2-16gb"),
+        ("NVIDIA V100 32GB", "v100-sxm2"),
+        ("NVIDIA TITAN X", "titanx-pascal"),
+    ],
+)
+def test_a_report_that_leaves_the_variant_open_takes_one_and_says_so(text: str, name: str) -> None:
+    device = find_device(text)
+    assert device.name == name
+    assert device.notes[0].code == "device-ambiguous"
+    assert name in device.notes[0].text
+    assert text in device.notes[0].text
+
+
+def test_a_slice_in_a_report_is_found() -> None:
+    part = find_device("NVIDIA A100 40GB MIG 1g.5gb")
+    assert part.name == "a100-sxm4-40gb/1g.5gb"
+    assert part.compute_units == 14
+
+
+def test_a_slice_and_a_share_are_parts_with_their_card_as_parent() -> None:
+    part = find_device("H100 SXM5 80GB/2g.20gb")
+    assert part.name == "h100-sxm5-80gb/2g.20gb"
+    assert part.parent == find_device("h100-sxm5-80gb")
+    for text in ("h100-sxm5-80gb@50%", "h100-sxm5-80gb@50", "h100-sxm5-80gb@ 50.0 %"):
+        assert find_device(text).name == "h100-sxm5-80gb@50%"
+        assert find_device(text).compute_units == 66
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", r"device '' is no name"),
+        ("   ", r"is no name"),
+        ("a100\n", None),
+        ("a100-sxm4-80gb\x00", r"is no name"),
+        ("x" * 5000, r"is no name"),
+        ("a100-sxm5-80gb", r"is unknown; did you mean .*a100-sxm4-80gb"),
+        ("gpu", r"gpu:0"),
+        ("nonsense", r"`slicewise devices` lists all \d+; .*\./mine\.toml.*add-a-device"),
+        ("2x H100", r"is several devices; slicewise predicts one"),
+        ("NVIDIA H100 80GB HBM3 x8", r"is several devices; slicewise predicts one"),
+        ("A100-80GB x4 (tensor parallel)", r"is several devices"),
+        ("a100-sxm4-80gb/", r"lacks the profile"),
+        ("a100-sxm4-80gb/5g.50gb", r"has no slice profile '5g.50gb'; it has 1g.10gb"),
+        ("a100-sxm4-80gb/2g.10gb", r"did you mean 2g.20gb"),
+        ("a100-sxm4-80gb/2g.20gb/1g.10gb", r"more than one part"),
+        ("a100-sxm4-80gb/2g.20gb@50", r"more than one part"),
+        ("a100-sxm4-80gb@50/2g.20gb", r"more than one part"),
+        ("a100-sxm4-80gb@", r"share '' .* is not a percentage"),
+        ("a100-sxm4-80gb@half", r"share 'half' .* is not a percentage"),
+        ("a100-sxm4-80gb@-5", r"is not a percentage"),
+        ("a100-sxm4-80gb@nan", r"is not a percentage"),
+        ("a100-sxm4-80gb@1e2", r"is not a percentage"),
+        ("a100-sxm4-80gb@0", r"over 0 and at most 100"),
+        ("a100-sxm4-80gb@100.5%", r"over 0 and at most 100"),
+        ("t4/1g.5gb", r"t4 cannot be sliced"),
+        ("/2g.20gb", r"looks like a path"),
+        ("@50", r"device '' is unknown"),
+        ("./mine.json", r"ends in \.toml"),
+        ("~/gpu", r"ends in \.toml"),
+        ("./absent.toml", r"no such device file"),
+        ("~nobody-of-that-name/x.toml", r"no such home folder"),
+        ("Huawei Ascend 310", r"is known \(an NPU\), but there is no data sheet of it here"),
+        ("unknown NVIDIA GPU", r"no data sheet of it here; write its figures into a TOML file"),
+        ("../devices/t4", r"looks like a path"),
+        ("mig/a100-40gb", r"device 'mig' is unknown"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_found_gives_one_clear_line(text: str, match: str | None) -> None:
+    with pytest.raises(DeviceError, match=match) as caught:
+        find_device(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 900
+
+
+@given(st.text(max_size=40))
+def test_any_text_gives_a_device_or_a_device_error(text: str) -> None:
+    try:
+        device = find_device(text)
+    except DeviceError as err:
+        assert str(err)
+    else:
+        assert device.compute_units >= 1
+
+
+def strings_of_the_measured_data(data: Path) -> set[str]:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    strings: set[str] = set()
+    for name in ("model_level/open.csv.gz", "sharing/slices_open.csv.gz"):
+        with gzip.open(data / name, "rt") as file:
+            strings |= {row["device"] for row in csv.DictReader(file)}
+    for name in ("end_to_end.csv", "model_kernels.csv", "devices.csv"):
+        with (data / "kernel_level" / name).open() as file:
+            strings |= {row["device"] for row in csv.DictReader(file)}
+    for path in sorted((data / "kernel_level").glob("*.parquet")):
+        column = pq.read_table(path, columns=["device"])["device"]
+        strings |= set(pc.unique(column).to_pylist())
+    for name in ("mig_profiles.csv", "mig_placements.csv"):
+        with (data / "sharing" / name).open() as file:
+            strings |= {row["gpu"] for row in csv.DictReader(file)}
+    return strings
+
+
+def test_every_device_string_of_the_measured_data_is_a_device_or_known_without_data_sheet(
+    data: Path,
+) -> None:
+    strings = strings_of_the_measured_data(data)
+    found, refused = set(), {}
+    for text in strings:
+        try:
+            found.add(find_device(text).whole.name)
+        except DeviceError as err:
+            refused[text] = str(err)
+    assert len(strings) > 100
+    assert len(found) > 50
+    for text, message in refused.items():
+        assert "no data sheet of it here" in message or "is several devices" in message, text
+    # none of the GPUs that carry the accuracy tables may be among the refused
+    assert not any("NVIDIA" in text and " x" not in text for text in refused if text[0] == "N")
+
+
+def test_loading_a_device_reads_only_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = Path.read_bytes
+
+    def watched(path: Path) -> bytes:
+        read.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watched)
+    find_device("a100-sxm4-80gb")
+    assert read == ["a100-sxm4-80gb.toml", "a100-80gb.toml"]
+
+
+def test_the_catalogue_loads_no_numeric_library() -> None:
+    code = (
+        "import sys; from slicewise.hardware.catalogue import find_device;"
+        "find_device('a100-sxm4-80gb/2g.20gb'); find_device('cpu');"
+        "print([m for m in ('numpy', 'onnx', 'pynvml', 'rich', 'msgspec') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_catalogue_works_from_inside_a_zip(tmp_path: Path) -> None:
+    import zipfile
+
+    import slicewise
+
+    package = Path(slicewise.__file__).parent
+    archive = tmp_path / "slicewise.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in (".py", ".toml"):
+                file.write(path, path.relative_to(package.parent))
+    code = (
+        f"import sys; sys.path.insert(0, {str(archive)!r});"
+        "import slicewise.hardware.catalogue as c; assert '.zip' in c.__file__;"
+        "print(c.find_device('a100-sxm4-80gb/2g.20gb').name, len(c.device_names()))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["a100-sxm4-80gb/2g.20gb", str(len(device_names()))]
+
+
+def test_a_shipped_file_loads_like_a_users_file(tmp_path: Path) -> None:
+    from importlib import resources
+
+    text = (resources.files("slicewise.hardware") / "devices" / "h100-pcie-80gb.toml").read_text()
+    path = tmp_path / "copy.toml"
+    path.write_text(text)
+    assert load_device_file(path) == find_device("h100-pcie-80gb")
