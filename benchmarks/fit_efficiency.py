@@ -31,6 +31,9 @@ Array = NDArray[np.float64]
 
 # Not under a licence that allows fitting shipped constants: figures of AGPL pages.
 EVALUATION_ONLY = frozenset({"ultralytics-docs", "ultralytics-yolov5-readme"})
+TRUSTED = frozenset({"rtx-3090", "rtx-4090"})
+# No open row has a recurrent layer; all open CPUs have 14 cores.
+FIXED = frozenset({"step_s", "parallel_loss"})
 PER_CELL = 12  # rows of one device x runtime x precision x family
 RIDGE = 0.004
 KINDS = tuple(Kind)
@@ -48,9 +51,14 @@ class Sample:
     measured_s: Array
     launch_s: Array  # of the device, by row
     host_s: Array
-    runtime: list[str]
-    fold: NDArray[np.int64]
+    units: Array
     weight: Array
+    rows: list[Row]
+
+    @property
+    def runtimes(self) -> list[str]:
+        """The runtimes that occur, sorted."""
+        return sorted({row.runtime for row in self.rows})
 
 
 Parameters = dict[str, float]
@@ -109,21 +117,26 @@ def gather(rows: Sequence[Row]) -> Sample:
         measured_s=np.array([row.latency_ms * 1e-3 for row in kept]),
         launch_s=np.array([devices[row.device_name].launch_s for row in kept]),
         host_s=np.array([devices[row.device_name].host_s for row in kept]),
-        runtime=[row.runtime for row in kept],
-        fold=np.array([row.family_fold for row in kept]),
+        units=np.array([devices[row.device_name].compute_units for row in kept], dtype=float),
         weight=np.array(weight) / np.mean(weight),
+        rows=kept,
     )
 
 
 def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
     """Return the tables now in `predict/`, flat."""
     rules = efficiency.RULES[device_kind]
-    flat = {"direct compute": rules.direct.compute, "direct memory": rules.direct.memory}
+    flat = {
+        "direct compute": rules.direct.compute,
+        "direct memory": rules.direct.memory,
+        "kernel_s": rules.kernel_s,
+        "step_s": rules.step_s,
+        "parallel_loss": rules.parallel_loss,
+        "kernel_per_unit_s": rules.kernel_per_unit_s,
+    }
     for kind, row in rules.by_kind.items():
         flat[f"{kind} compute"] = row.compute
         flat[f"{kind} memory"] = row.memory
-    if rules.kernel_s:
-        flat["kernel_s"] = rules.kernel_s
     for name in runtimes:
         flat[f"{name} launch"] = RUNTIMES[name].launch_factor
         if name != "torch-eager":
@@ -135,21 +148,23 @@ def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
 def predict_s(sample: Sample, flat: Parameters) -> Array:
     """Return seconds of every row; the same formula as `predict.roofline.row_times`."""
     column = sample.columns
+    together = (1 / (1 + flat["parallel_loss"] * (sample.units - 1)))[sample.row]
     compute_part = np.array([flat.get(f"{kind} compute", 1.0) for kind in KINDS])[sample.kind]
     memory_part = np.array([flat.get(f"{kind} memory", 1.0) for kind in KINDS])[sample.kind]
+    compute_part, memory_part = compute_part * together, memory_part * together
     traffic = column["activation_s"] + column["weight_s"]
     compute = (column["matrix_s"] * column["tile_loss"] + column["vector_s"]) / compute_part
     kernel = np.maximum(compute, traffic / memory_part)
     direct = np.maximum(
-        column["direct_s"] / flat["direct compute"], traffic / flat["direct memory"]
+        column["direct_s"] / (flat["direct compute"] * together),
+        traffic / (flat["direct memory"] * together),
     )
     conv = sample.kind == KINDS.index(Kind.CONV)
     kernel = np.where(conv, np.minimum(kernel, direct), kernel)
-    gpu = "kernel_s" in flat
-    kernel = kernel + flat.get("kernel_s", 0.0)
-    kernel += (column["steps"] - 1) * (efficiency.RULES["gpu"].step_s if gpu else 0.0)
-    names = sorted(set(sample.runtime))
-    which = np.array([names.index(name) for name in sample.runtime])
+    kernel = kernel + flat["kernel_s"] + (flat["kernel_per_unit_s"] * sample.units)[sample.row]
+    kernel = kernel + (column["steps"] - 1) * flat["step_s"]
+    names = sample.runtimes
+    which = np.array([names.index(row.runtime) for row in sample.rows])
     factor = np.array([flat[f"{name} launch"] for name in names])[which]
     launch = (sample.launch_s * factor)[sample.row]
     left = np.array([[flat.get(f"{n} {k} left", 1.0) for k in KINDS] for n in names])
@@ -171,28 +186,35 @@ def bounds(name: str) -> tuple[float, float]:
     """Return the physical limits of a parameter."""
     if name == "kernel_s":
         return 5e-7, 4e-6
+    if name == "kernel_per_unit_s":
+        return 2e-7, 4e-6
     if name.endswith("launch"):
         return 0.1, 3.0
     if name.endswith("left"):
         return 0.02, 1.0
-    return 0.02, 1.0
+    return (0.05, 1.0) if name.endswith("compute") else (0.15, 0.95)
 
 
 def fit(
-    sample: Sample, begin: Parameters, *, chosen: NDArray[np.bool_], rounds: int
+    sample: Sample,
+    begin: Parameters,
+    *,
+    free: Sequence[str],
+    chosen: NDArray[np.bool_],
+    rounds: int,
 ) -> Parameters:
-    """Return the parameters after coordinate descent on the chosen rows."""
+    """Return the parameters after coordinate descent in the free ones on the chosen rows."""
     flat = dict(begin)
 
     def loss(candidate: Parameters) -> float:
         data = float(np.average(errors(sample, candidate)[chosen], weights=sample.weight[chosen]))
-        ridge = sum(np.log(candidate[name] / begin[name]) ** 2 for name in begin)
-        return data + RIDGE * float(ridge) / len(begin)
+        ridge = sum(np.log(candidate[name] / begin[name]) ** 2 for name in free)
+        return data + RIDGE * float(ridge) / len(free)
 
     best = loss(flat)
     for _ in range(rounds):
         before = best
-        for name in begin:
+        for name in free:
             low, high = bounds(name)
             for step in STEPS:
                 value = min(high, max(low, flat[name] * step))
@@ -205,6 +227,35 @@ def fit(
     return flat
 
 
+def fit_all(
+    sample: Sample, device_kind: str, *, chosen: NDArray[np.bool_], rounds: int
+) -> Parameters:
+    """Return the tables fitted in two steps.
+
+    First what kernels of each kind reach, on rows of eager frameworks on the cards whose data
+    sheets hold (a power-limited card would teach its limit to all others); then, with that fixed,
+    what other runtimes leave and how quickly they launch. On CPUs there is one runtime only.
+    """
+    flat = start(device_kind, sample.runtimes)
+    kinds = [
+        name
+        for name in flat
+        if flat[name] and name not in FIXED and not name.endswith(("launch", "left"))
+    ]
+    if device_kind == "cpu":
+        return fit(sample, flat, free=kinds, chosen=chosen, rounds=rounds)
+    trusted = np.array(
+        [row.runtime == "torch-eager" and row.device_name in TRUSTED for row in sample.rows]
+    )
+    flat = fit(sample, flat, free=kinds, chosen=chosen & trusted, rounds=rounds)
+    for runtime in sample.runtimes:
+        if runtime != "torch-eager":
+            its = np.array([row.runtime == runtime for row in sample.rows])
+            free = [name for name in flat if name.startswith(runtime)]
+            flat = fit(sample, flat, free=free, chosen=chosen & its, rounds=rounds)
+    return flat
+
+
 def lines(flat: Parameters) -> Iterator[str]:
     """Yield the parameters as they stand in `predict/`."""
     for kind in KINDS:
@@ -212,7 +263,7 @@ def lines(flat: Parameters) -> Iterator[str]:
             compute, memory = flat[f"{kind} compute"], flat[f"{kind} memory"]
             yield f"    Kind.{kind.name}: Efficiency({compute:.2f}, {memory:.2f}),"
     for name, value in flat.items():
-        if name.startswith("direct") or name.endswith(("launch", "left", "kernel_s")):
+        if name.startswith("direct") or name.endswith(("launch", "left", "kernel_s", "unit_s")):
             yield f"    {name}: {value:.3g}"
 
 
@@ -233,18 +284,22 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("measured data is absent: set SLICEWISE_DATA to its folder\n")
         return 1
     sample = gather(sampled(open_rows(), asked.device_kind))
-    begin = start(asked.device_kind, sorted(set(sample.runtime)))
+    begin = start(asked.device_kind, sample.runtimes)
     everything = np.ones(len(sample.measured_s), dtype=bool)
     out = [told("before", errors(sample, begin))]
-    flat = fit(sample, begin, chosen=everything, rounds=asked.rounds)
+    flat = fit_all(sample, asked.device_kind, chosen=everything, rounds=asked.rounds)
     out += [told("after", errors(sample, flat)), *lines(flat)]
     if asked.folds:
-        held = np.concatenate([
-            errors(sample, fit(sample, begin, chosen=sample.fold != fold, rounds=asked.rounds))[
-                sample.fold == fold
+        folds = np.array([row.family_fold for row in sample.rows])
+        held = np.concatenate(
+            [
+                errors(
+                    sample,
+                    fit_all(sample, asked.device_kind, chosen=folds != fold, rounds=asked.rounds),
+                )[folds == fold]
+                for fold in sorted(set(folds.tolist()))
             ]
-            for fold in sorted(set(sample.fold.tolist()))
-        ])  # fmt: skip
+        )
         out.append(told("families held out", held))
     sys.stdout.write("\n".join(out) + "\n")
     return 0

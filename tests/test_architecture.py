@@ -36,7 +36,7 @@ ALLOWED = {
 LAZY = {"onnx", "onnxruntime", "pynvml", "torch", "numba", "ortools"}
 EAGER_ONNX = (
     "graph/frontends/onnx", "graph/shape", "graph/bind", "graph/check",
-    "graph/batch", "graph/dimensions", "testing/onnx_models.py",
+    "graph/batch", "graph/dimensions", "testing/",
 )  # fmt: skip
 
 

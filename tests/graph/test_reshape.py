@@ -1,5 +1,6 @@
 """Laws and examples of moving a baked batch through a Reshape target."""
 
+import itertools
 import math
 
 import pytest
@@ -20,7 +21,7 @@ def leading_batch(draw: st.DrawFn) -> tuple[Batch, tuple[int, ...], tuple[int, .
     factors = draw(st.lists(SIZES, min_size=1, max_size=5))
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(factors) - 1)), max_size=3)))
     edges = [0, *cuts, len(factors)]
-    groups = [math.prod(factors[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    groups = [math.prod(factors[a:b]) for a, b in itertools.pairwise(edges)]
     return batch, tuple(factors), tuple(groups)
 
 

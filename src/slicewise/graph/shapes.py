@@ -16,7 +16,7 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.graph.shape.batch import Mender, apply_insertions
 from slicewise.graph.shape.bodies import ENTER
 from slicewise.graph.shape.facts import Fact, core_dtype, show, type_fact
-from slicewise.graph.shape.prepare import prepare, with_batch
+from slicewise.graph.shape.prepare import opsets_of, prepare, with_batch
 from slicewise.graph.shape.reshape import Batch
 from slicewise.graph.shape.walk import Scope, Walk, graph_inputs
 
@@ -50,10 +50,9 @@ def infer(
     `batch_inputs` None: the inputs whose leading axis is new. Neither weights nor their bytes are
     needed. Shape None, with a Note, where nothing tells. The model itself is left as it is.
     """
-    working, declared = prepare(model)
+    working, declared, notes = prepare(model)
     found = None
     advice = ""
-    notes: list[Note] = []
     if batch_change is not None and batch_change[0] != batch_change[1]:
         batch = Batch(*batch_change)
         at_old, declared = declared, _at_batch(declared, batch)
@@ -96,13 +95,6 @@ def _tensors(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
     return {name: Tensor(fact.shape, core_dtype(fact.dtype)) for name, fact in facts.items()}
 
 
-def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    return {
-        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
-        for entry in model.opset_import
-    }
-
-
 def _walk(
     model: onnx.ModelProto,
     known: Mapping[str, Fact],
@@ -111,7 +103,7 @@ def _walk(
     advice: str = "",
     contents: bool = False,
 ) -> tuple[Walk, Scope]:
-    walk = Walk(_opsets(model), ENTER, advice=advice, declared=declared, contents=contents)
+    walk = Walk(opsets_of(model), ENTER, advice=advice, declared=declared, contents=contents)
     scope = Scope(graph_inputs(model.graph))
     walk.run(model.graph, scope, known=known, before=None, key="")
     return walk, scope
@@ -165,7 +157,7 @@ def _rebatch(
     old_walk, old_scope = old
     mender = Mender(batch)
     walk = Walk(
-        _opsets(model),
+        opsets_of(model),
         ENTER,
         mend=mender,
         before=old_walk,
@@ -204,13 +196,30 @@ def _at_old_batch(
 
 
 def _lost_batches(model: onnx.ModelProto, old: Scope, new: Scope, batch: Batch) -> Iterable[Note]:
+    reached: set[str] | None = None
     for value in model.graph.output:
         before, after = old.find(value.name), new.find(value.name)
         if before is None or after is None or not before.shape:
             continue
-        if before.shape == after.shape:
+        if before.shape != after.shape:
+            continue
+        reached = _reached(model.graph, old, new) if reached is None else reached
+        if value.name in reached:
             text = (
                 f"output {value.name!r} is {show(after.shape)} at batch {batch.new} as at batch"
                 f" {batch.old}: what makes it does not serve the whole batch"
             )
             yield Note("batch-lost", text)
+
+
+def _reached(graph: onnx.GraphProto, old: Scope, new: Scope) -> set[str]:
+    """Return the values that follow from inputs whose batch was changed."""
+    reached = {
+        value.name
+        for value in graph.input
+        if old.facts[value.name].shape != new.facts[value.name].shape
+    }
+    for node in graph.node:
+        if not reached.isdisjoint(node.input):
+            reached.update(node.output)
+    return reached

@@ -30,31 +30,31 @@ class Tile:
 
 
 GPU_EFFICIENCY = {
-    Kind.CONV: Efficiency(0.75, 0.75),
-    Kind.MATMUL: Efficiency(0.80, 0.80),
-    Kind.ATTENTION: Efficiency(0.50, 0.75),
+    Kind.CONV: Efficiency(0.78, 0.69),
+    Kind.MATMUL: Efficiency(0.96, 0.52),
+    Kind.ATTENTION: Efficiency(1.00, 0.95),
     Kind.RECURRENT: Efficiency(0.40, 0.60),
-    Kind.NORM: Efficiency(0.50, 0.75),
-    Kind.SOFTMAX: Efficiency(0.50, 0.70),
-    Kind.POOL: Efficiency(0.40, 0.65),
-    Kind.REDUCTION: Efficiency(0.40, 0.70),
-    Kind.ELEMENTWISE: Efficiency(0.50, 0.80),
-    Kind.MOVEMENT: Efficiency(0.50, 0.60),
+    Kind.NORM: Efficiency(0.50, 0.95),
+    Kind.SOFTMAX: Efficiency(0.50, 0.16),
+    Kind.POOL: Efficiency(0.40, 0.20),
+    Kind.REDUCTION: Efficiency(0.40, 0.52),
+    Kind.ELEMENTWISE: Efficiency(0.50, 0.95),
+    Kind.MOVEMENT: Efficiency(0.50, 0.95),
     Kind.SORT: Efficiency(0.10, 0.20),
     Kind.QUANTIZE: Efficiency(0.50, 0.75),
     Kind.OPAQUE: Efficiency(0.30, 0.50),
 }
 CPU_EFFICIENCY = {
-    Kind.CONV: Efficiency(0.70, 0.70),
-    Kind.MATMUL: Efficiency(0.70, 0.70),
-    Kind.ATTENTION: Efficiency(0.50, 0.60),
+    Kind.CONV: Efficiency(0.86, 0.28),
+    Kind.MATMUL: Efficiency(0.83, 0.53),
+    Kind.ATTENTION: Efficiency(0.44, 0.60),
     Kind.RECURRENT: Efficiency(0.50, 0.60),
-    Kind.NORM: Efficiency(0.40, 0.60),
-    Kind.SOFTMAX: Efficiency(0.25, 0.50),
-    Kind.POOL: Efficiency(0.30, 0.50),
-    Kind.REDUCTION: Efficiency(0.30, 0.60),
-    Kind.ELEMENTWISE: Efficiency(0.30, 0.60),
-    Kind.MOVEMENT: Efficiency(0.50, 0.40),
+    Kind.NORM: Efficiency(0.40, 0.95),
+    Kind.SOFTMAX: Efficiency(0.25, 0.15),
+    Kind.POOL: Efficiency(0.30, 0.15),
+    Kind.REDUCTION: Efficiency(0.30, 0.95),
+    Kind.ELEMENTWISE: Efficiency(0.30, 0.95),
+    Kind.MOVEMENT: Efficiency(0.50, 0.15),
     Kind.SORT: Efficiency(0.05, 0.10),
     Kind.QUANTIZE: Efficiency(0.30, 0.50),
     Kind.OPAQUE: Efficiency(0.20, 0.40),
@@ -104,8 +104,10 @@ class Rules:
     """The figures of one class of devices.
 
     `direct` prices a convolution with few channels per group (depthwise) on the vector units.
-    `kernel_s` is fill, drain and synchronisation of one kernel; `step_s` one dependent step of a
-    recurrent layer, a launch and a device-wide wait.
+    `kernel_s` is fill, drain and synchronisation of one kernel, with `kernel_per_unit_s` more for
+    each compute unit (a CPU wakes and joins its threads one by one); `step_s` one dependent step
+    of a recurrent layer, a launch and a device-wide wait. All efficiencies are divided by
+    1 + `parallel_loss` (units - 1).
     """
 
     by_kind: Mapping[Kind, Efficiency]
@@ -113,10 +115,17 @@ class Rules:
     direct: Efficiency
     kernel_s: float
     step_s: float
+    kernel_per_unit_s: float = 0.0
+    parallel_loss: float = 0.0
+
+    def parallel_part(self, units: int) -> float:
+        """Return the part of the efficiencies left when `units` work together."""
+        return 1 / (1 + self.parallel_loss * (units - 1))
 
 
 RULES: Mapping[str, Rules] = {
     # Fill: floor of graph-replayed kernels in the aiconfigurator collection, 1.5-2.5 us.
-    "gpu": Rules(GPU_EFFICIENCY, GPU_TILES, Efficiency(0.35, 0.45), 1.5e-6, 5e-6),
-    "cpu": Rules(CPU_EFFICIENCY, CPU_TILES, Efficiency(0.35, 0.45), 0.0, 0.0),
+    "gpu": Rules(GPU_EFFICIENCY, GPU_TILES, Efficiency(0.05, 0.95), 1.4e-6, 5e-6),
+    # Loss: onnxruntime reaches 0.8 to 0.9 of the peak on two cores, open rows 0.3 to 0.4 on 14.
+    "cpu": Rules(CPU_EFFICIENCY, CPU_TILES, Efficiency(0.17, 0.27), 4e-6, 2e-6, 1.5e-6, 0.1),
 }

@@ -88,7 +88,7 @@ def predict_roofline(
     known = runtime_named(runtime)
     rows = list(flatten(work.nodes))
     costs, notes = unit_costs([row.node for row in rows], device)
-    times = row_times(costs, efficiency.RULES[device.kind], known, launch_s=device.launch_s)
+    times = row_times(costs, efficiency.RULES[device.kind], known, device)
     repeats = np.array([row.repeats for row in rows])
     owners = np.array([row.owner for row in rows], dtype=np.int64)
     nodes = _node_estimates(work, times, repeats, owners)
@@ -184,16 +184,14 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
 
 
 def row_times(
-    costs: UnitCosts, rules: efficiency.Rules, runtime: Runtime, *, launch_s: float
+    costs: UnitCosts, rules: efficiency.Rules, runtime: Runtime, device: Device
 ) -> RowTimes:
-    """Return the time of each row under the efficiencies of one class of devices.
-
-    `launch_s` is the device's own, of an eager framework.
-    """
+    """Return the time of each row under the efficiencies of one class of devices."""
     default = rules.by_kind[Kind.OPAQUE]
     rows = [rules.by_kind.get(kind, default) for kind in costs.kinds]
-    compute_part = np.array([row.compute for row in rows])
-    memory_part = np.array([row.memory for row in rows])
+    together = rules.parallel_part(device.compute_units)
+    compute_part = np.array([row.compute for row in rows]) * together
+    memory_part = np.array([row.memory for row in rows]) * together
     ideal_compute = (costs.matrix_s + costs.vector_s) / compute_part
     compute = (costs.matrix_s * costs.tile_loss + costs.vector_s) / compute_part
     activation = costs.activation_s / memory_part
@@ -201,18 +199,19 @@ def row_times(
     ideal = np.maximum(ideal_compute, activation)
 
     # A convolution with few channels per group runs on the vector units if that is faster.
-    direct_compute = costs.direct_s / rules.direct.compute
-    slower = memory_part / rules.direct.memory
+    direct_compute = costs.direct_s / (rules.direct.compute * together)
+    slower = memory_part / (rules.direct.memory * together)
     conv = np.array([kind is Kind.CONV for kind in costs.kinds], dtype=bool)
     direct = conv & (np.maximum(direct_compute, memory * slower) < np.maximum(compute, memory))
     compute = np.where(direct, direct_compute, compute)
     memory = np.where(direct, memory * slower, memory)
     ideal = np.where(direct, np.maximum(direct_compute, activation * slower), ideal)
 
-    kernel = np.maximum(compute, memory) + rules.kernel_s + (costs.steps - 1) * rules.step_s
+    fill_s = rules.kernel_s + rules.kernel_per_unit_s * device.compute_units
+    kernel = np.maximum(compute, memory) + fill_s + (costs.steps - 1) * rules.step_s
     busy = np.array([_part_left(kind, runtime) for kind in costs.kinds])
     return RowTimes(
-        node_s=busy * np.maximum(kernel, launch_s * runtime.launch_factor),
+        node_s=busy * np.maximum(kernel, device.launch_s * runtime.launch_factor),
         compute_s=busy * compute,
         memory_s=busy * memory,
         ideal_s=busy * ideal,

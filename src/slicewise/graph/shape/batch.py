@@ -53,12 +53,15 @@ class Mender:
         if clash is None and mend is None:
             return None
         patient = _Patient(walk, op, scope, before, place, self)
-        if clash is None:
-            changed = mend is not None and mend(patient)
-        elif clash.wanted:
-            changed = _suit(patient, clash.wanted)
-        else:
-            changed = _stretch(patient)
+        try:
+            if clash is None:
+                changed = mend is not None and mend(patient)
+            elif clash.wanted:
+                changed = _suit(patient, clash.wanted)
+            else:
+                changed = _stretch(patient)
+        except Unknown:
+            return None  # what would have to be mended is computed from data
         return patient.renewed() if changed else None
 
     def fresh_name(self, label: str) -> str:
@@ -126,8 +129,13 @@ class _Patient:
         name = self.mender.fresh_name(self.op.label)
         tensor = onnx.numpy_helper.from_array(value, name)
         self.insert(onnx.helper.make_node("Constant", [], [name], value=tensor))
-        self.scope.facts[name] = Fact(value.shape, tensor.data_type, value)
+        self.know(name, Fact(value.shape, tensor.data_type, value))
         return name
+
+    def know(self, name: str, fact: Fact) -> None:
+        """Record what is known of a value made by mending."""
+        self.scope.facts[name] = fact
+        self.walk.made.setdefault(self.place.key, {})[name] = fact
 
     def insert(self, node: onnx.NodeProto) -> None:
         """Put `node` in front of this one when the walk is over."""
@@ -352,18 +360,15 @@ def _stretch(patient: _Patient) -> bool:
         return False
     op, (meetings, strict) = patient.op, row
     wanted: dict[int, dict[int, int]] = {}
-    try:
-        for meeting in meetings(op):
-            sizes = {(k, axis): op.shape(k)[axis] for k, axis in meeting}
-            grown = {sizes[k, a] for k, a in meeting if a in patient.grown_axes(k)}
-            if len(grown) != 1:
-                continue
-            (size,) = grown
-            for (k, axis), own in sizes.items():
-                if own != size and (own != 1 or strict) and not patient.grown_axes(k):
-                    wanted.setdefault(k, {})[axis] = size
-    except (Unknown, IndexError):
-        return False
+    for meeting in meetings(op):
+        sizes = {(k, axis): op.shape(k)[axis] for k, axis in meeting if axis < len(op.shape(k))}
+        grown = {sizes[k, a] for k, a in sizes if a in patient.grown_axes(k)}
+        if len(grown) != 1:
+            continue
+        (size,) = grown
+        for (k, axis), own in sizes.items():
+            if own != size and (own != 1 or strict) and not patient.grown_axes(k):
+                wanted.setdefault(k, {})[axis] = size
     for slot, axes in wanted.items():
         _widen(patient, slot, axes)
     return bool(wanted)
@@ -395,7 +400,7 @@ def _widen(patient: _Patient, slot: int, axes: Mapping[int, int]) -> None:
             picks = patient.constant(np.arange(size, dtype=np.int64) % shape[axis])
             node = onnx.helper.make_node("Gather", [op.node.input[slot], picks], [name], axis=axis)
         patient.insert(node)
-        patient.scope.facts[name] = Fact(wide, fact.dtype)
+        patient.know(name, Fact(wide, fact.dtype))
         patient.note(
             "batch-rewritten",
             f"{op.type}: operand {op.node.input[slot]!r} {show(shape)} was made for batch"
@@ -406,12 +411,12 @@ def _widen(patient: _Patient, slot: int, axes: Mapping[int, int]) -> None:
 
 def apply_insertions(walk: Walk) -> None:
     """Put the nodes that mending made into their graphs, each before the node that reads it."""
-    by_graph: dict[int, tuple[onnx.GraphProto, dict[int, list[onnx.NodeProto]]]] = {}
+    by_key: dict[str, tuple[onnx.GraphProto, dict[int, list[onnx.NodeProto]]]] = {}
     for place, node in walk.insertions:
-        _, rows = by_graph.setdefault(id(place.graph), (place.graph, {}))
+        _, rows = by_key.setdefault(place.key, (place.graph, {}))
         rows.setdefault(place.index, []).append(node)
-    # inner graphs first: rebuilding a list of nodes copies the bodies that hang on them
-    for graph, rows in reversed(by_graph.values()):
+    # inner graphs, whose keys are longer, first: rebuilding a list of nodes copies their bodies
+    for _, (graph, rows) in sorted(by_key.items(), key=lambda item: -len(item[0])):
         nodes: list[onnx.NodeProto] = []
         for index, node in enumerate(graph.node):
             nodes += rows.get(index, [])

@@ -94,6 +94,7 @@ def _if(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> lis
             if fixed and side == taken:
                 raise
             refused.append(err)
+            _leave_open(walk, body, f"{own}#{side}")
             op.notes.append(Note("branch-contradicts", f"{side} branch left out: {err}", op.label))
     if len(refused) == 2:
         raise refused[0]
@@ -103,6 +104,21 @@ def _if(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> lis
         _either(op, name, *facts)
         for name, *facts in zip(op.node.output, *sides.values(), strict=False)
     ]
+
+
+def _leave_open(walk: Walk, body: onnx.GraphProto, key: str) -> None:
+    """Give every value of a body that was not walked to its end an unknown shape."""
+    facts = walk.bodies.setdefault(key, {})
+    names = [value.name for value in body.input]
+    names += [name for node in body.node for name in node.output if name]
+    for name in names:
+        facts.setdefault(name, NOTHING)
+    for node in body.node:
+        own = f"{key}/{next(filter(None, node.output), node.name)}"
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                branch = {"then_branch": "#then", "else_branch": "#else"}.get(attribute.name, "")
+                _leave_open(walk, attribute.g, own + branch)
 
 
 def _either(op: Op, name: str, then: Fact, other: Fact) -> Fact:

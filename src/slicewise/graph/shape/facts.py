@@ -1,7 +1,7 @@
 """What shape inference knows of a value, and how a rule sees a node.
 
-Shared by the rule tables (`shape_layout`, `shape_compute`, `shape_contrib`, `shape_values`) and
-the walk that applies them. Decides nothing itself: no rule lives here.
+Shared by the rule tables (`layout`, `spatial`, `compute`, ...) and the walk that applies them.
+Decides nothing itself: no rule lives here.
 """
 
 import math
@@ -298,12 +298,15 @@ def type_fact(proto: onnx.TypeProto) -> Fact:
 def _concrete(tensor: onnx.TypeProto.Tensor) -> Shape | None:
     if not tensor.HasField("shape"):
         return None
-    shape = []
-    for dim in tensor.shape.dim:
-        if not dim.HasField("dim_value") or dim.dim_value < 0:
-            return None
-        shape.append(dim.dim_value)
-    return tuple(shape)
+    dims = tensor.shape.dim
+    shape = tuple([dim.dim_value for dim in dims])
+    if (
+        shape
+        and min(shape) < 1
+        and any(d.dim_value < 0 or not d.HasField("dim_value") for d in dims)
+    ):
+        return None  # a free dimension reads as 0 too; a true 0 is legal
+    return shape
 
 
 def _core_dtype(name: str) -> DType:

@@ -1,7 +1,7 @@
 """Shape rules of operators that move, cut, join or make elements.
 
 Each rule follows the operator's page in the ONNX operator specification (Operators.md, all opset
-versions where forms differ). No arithmetic on contents here: that is `shape_values`.
+versions where forms differ). No arithmetic on contents here: that is `values`.
 """
 
 import math

@@ -1,39 +1,46 @@
-"""The working copy of a model: functions inlined, nodes in order, stale shapes out.
+"""The working copy that shapes are inferred on: stale shapes out, nodes as onnx expects them.
 
-Must not touch the model it is given.
+`graph/check.py` makes a model well formed; here its work is only asked for where a caller has not
+done so. Must not touch the model it is given.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx
 
 from slicewise.core.errors import ModelError
+from slicewise.core.notes import Note
+from slicewise.graph.check import bodies_of, tidy
 from slicewise.graph.shape.facts import Fact, label_of, type_fact
 from slicewise.graph.shape.reshape import Batch
 
 
-def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Fact]]:
-    """Return a working copy of `model` and the shapes that the file declares inside it.
+def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Fact], list[Note]]:
+    """Return a working copy of `model`, the shapes that the file declares inside it, and notes.
 
     Declared shapes of inner values and outputs are taken out: they may stem from another batch,
     and onnx believes them before it infers.
     """
     working = onnx.ModelProto()
     working.CopyFrom(model)
-    if working.functions:
-        working = _inlined(working)
-    _import_all(working)
+    notes: list[Note] = []
+    if working.functions or not _is_in_order(working.graph, {""}):
+        tidied = tidy(working, label="the model")
+        working = tidied.model
+        notes += tidied.notes
+    graphs = list(_graphs_of(working.graph))
+    opsets = _import_all(working, graphs)
     declared = {
         value.name: type_fact(value.type)
         for part in (working.graph.value_info, working.graph.output)
         for value in part
     }
-    names = {value.name for value in working.graph.input}
-    names.update(tensor.name for tensor in working.graph.initializer)
-    names.update(sparse.values.name for sparse in working.graph.sparse_initializer)
-    _put_in_order(working.graph, names, frozenset())
-    _strip(working.graph)
-    return working, declared
+    for graph in graphs:
+        _check_nodes(graph, opsets)
+        _strip(graph, is_body=graph is not working.graph)
+    return working, declared, notes
 
 
 def with_batch(
@@ -61,145 +68,107 @@ def with_batch(
     return copy
 
 
-def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that hang on a node."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the imported operator sets by domain, '' for ai.onnx."""
+    return {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+        for entry in model.opset_import
+    }
 
 
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnx import inliner
+def _is_in_order(graph: onnx.GraphProto, outer: set[str]) -> bool:
+    """True if every node reads what is there already and every output is made."""
+    seen = set(outer)
+    seen.update(value.name for value in graph.input)
+    seen.update(tensor.name for tensor in graph.initializer)
+    seen.update(sparse.values.name for sparse in graph.sparse_initializer)
+    for node in graph.node:
+        if not seen.issuperset(node.input):
+            return False
+        if not all(_is_in_order(body, seen) for body in bodies_of(node)):
+            return False
+        seen.update(node.output)
+    return all(value.name in seen for value in graph.output)
 
-    try:
-        return inliner.inline_local_functions(model)
-    except (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError) as err:
-        reason = str(err).strip().partition("\n")[0]
-        raise ModelError(
-            f"the functions of the model cannot be inlined ({reason}); correct their definitions"
-            " or export without functions"
-        ) from err
+
+def _graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield `graph` and all bodies within, outer ones first."""
+    yield graph
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield from _graphs_of(body)
 
 
-def _import_all(model: onnx.ModelProto) -> None:
+def _import_all(model: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> dict[str, int]:
     """Import every domain in use, as runtimes silently do: onnx stops at one that is missing."""
-    known = {"" if entry.domain == "ai.onnx" else entry.domain for entry in model.opset_import}
-    used: set[str] = set()
-    pending = [model.graph]
-    while pending:
-        for node in pending.pop().node:
-            used.add("" if node.domain == "ai.onnx" else node.domain)
-            pending.extend(bodies_of(node))
-    for domain in sorted(used - known):
-        entry = model.opset_import.add()
-        entry.domain = domain
-        entry.version = 1 if domain else onnx.defs.onnx_opset_version()
+    known = opsets_of(model)
+    used = {node.domain for graph in graphs for node in graph.node}
+    used = {"" if domain == "ai.onnx" else domain for domain in used}
+    for domain in sorted(used - known.keys()):
+        known[domain] = 1 if domain else onnx.defs.onnx_opset_version()
+        model.opset_import.add(domain=domain, version=known[domain])
+    return known
 
 
-def _strip(graph: onnx.GraphProto, *, is_body: bool = False) -> None:
+def _check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
+    """Refuse nodes without the inputs or outputs that their operator is defined with.
+
+    onnx's own inference reads them unseen and brings the whole process down.
+    """
+    for node in graph.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        arity = _arity(domain, node.op_type, opsets[domain])
+        inputs = node.input
+        if len(inputs) < arity.least or "" in inputs[: arity.required]:
+            slot = next((k for k, name in enumerate(inputs) if not name), len(inputs))
+            raise ModelError(
+                f"{_title(node)} lacks its input {slot}; operator set {opsets[domain]} wants at"
+                f" least {arity.least}; correct the model or export it again"
+            )
+        if len(inputs) > arity.most or len(node.output) > arity.outputs:
+            raise ModelError(
+                f"{_title(node)} has {len(inputs)} inputs and {len(node.output)} outputs; operator"
+                f" set {opsets[domain]} allows {arity.most} and {arity.outputs}; correct the model"
+                " or its operator set"
+            )
+        for attribute in node.attribute if node.op_type == "Split" else ():
+            if attribute.name == "num_outputs" and attribute.i != len(node.output):
+                raise ModelError(
+                    f"{_title(node)} has num_outputs={attribute.i} and {len(node.output)} outputs;"
+                    " they have to be equal; correct the model"
+                )
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"node {label_of(node)!r} ({node.op_type})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Arity:
+    """How many inputs an operator needs at least, how many of the first cannot be left out, and
+    how many inputs and outputs it has at most."""
+
+    least: int = 0
+    required: int = 0
+    most: int = 2**31
+    outputs: int = 2**31
+
+
+@lru_cache(maxsize=4096)
+def _arity(domain: str, op_type: str, version: int) -> _Arity:
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return _Arity()
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    options = [each.option for each in schema.inputs]
+    required = next((k for k, option in enumerate(options) if option != single), len(options))
+    return _Arity(schema.min_input, required, schema.max_input, schema.max_output)
+
+
+def _strip(graph: onnx.GraphProto, *, is_body: bool) -> None:
     del graph.value_info[:]
     # the inputs of a body get their shapes from what the node is given
     for value in (*graph.output, *(graph.input if is_body else ())):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    for node in graph.node:
-        for body in bodies_of(node):
-            _strip(body, is_body=True)
-
-
-def _put_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]) -> None:
-    """Sort the nodes of `graph` topologically where they are not, its bodies likewise.
-
-    `known`: values of this graph that are there before its nodes run; `outer`: values around it.
-    `ModelError` for a value that nothing makes, that two nodes make, or a cycle.
-    """
-    if _is_in_order(graph, known, outer):
-        return
-    makers: dict[str, int] = {}
-    for index, node in enumerate(graph.node):
-        for name in node.output:
-            if name and (name in makers or name in known):
-                raise ModelError(
-                    f"value {name!r} is made twice, again by node {label_of(node)!r}"
-                    f" ({node.op_type}); a value has one maker; rename one of them"
-                )
-            if name:
-                makers[name] = index
-    reads = [_reads(node) for node in graph.node]
-    visible = outer | known | makers.keys()
-    for node, names in zip(graph.node, reads, strict=True):
-        missing = sorted(names - visible)
-        if missing:
-            raise ModelError(
-                f"node {label_of(node)!r} ({node.op_type}) reads {missing[0]!r}, which nothing"
-                " makes; the file is cut short or edited by hand; export it again"
-            )
-    order = _order([{makers[x] for x in names if x in makers} for names in reads])
-    if len(order) < len(reads):
-        stuck = graph.node[min(set(range(len(reads))) - set(order))]
-        raise ModelError(
-            f"the graph has a cycle through node {label_of(stuck)!r} ({stuck.op_type}); a model"
-            " has none; correct it"
-        )
-    if order != list(range(len(order))):
-        nodes = [onnx.NodeProto.FromString(graph.node[k].SerializeToString()) for k in order]
-        del graph.node[:]
-        graph.node.extend(nodes)
-    for node in graph.node:
-        for body in bodies_of(node):
-            inside = {value.name for value in body.input}
-            inside.update(tensor.name for tensor in body.initializer)
-            inside.update(sparse.values.name for sparse in body.sparse_initializer)
-            _put_in_order(body, inside, frozenset(visible))
-
-
-def _is_in_order(graph: onnx.GraphProto, known: set[str], outer: frozenset[str]) -> bool:
-    """True if every node reads what is there already; bodies are left to the thorough way."""
-    seen = {"", *known, *outer}
-    for node in graph.node:
-        if not seen.issuperset(node.input) or any(True for _ in bodies_of(node)):
-            return False
-        before = len(seen)
-        made = [name for name in node.output if name]
-        seen.update(made)
-        if len(seen) != before + len(made):
-            return False
-    return True
-
-
-def _order(needs: list[set[int]]) -> list[int]:
-    """Return a topological order, the given one where it is one; short if there is a cycle."""
-    if all(max(need, default=-1) < k for k, need in enumerate(needs)):
-        return list(range(len(needs)))
-    readers: list[list[int]] = [[] for _ in needs]
-    missing = [len(need) for need in needs]
-    for k, need in enumerate(needs):
-        for maker in need:
-            readers[maker].append(k)
-    ready = [k for k in reversed(range(len(needs))) if not missing[k]]
-    order = []
-    while ready:
-        k = ready.pop()
-        order.append(k)
-        for reader in reversed(readers[k]):
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return order
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return the values a node needs, those captured by its bodies included."""
-    names = {name for name in node.input if name}
-    for body in bodies_of(node):
-        inside = {value.name for value in body.input}
-        inside.update(tensor.name for tensor in body.initializer)
-        inside.update(sparse.values.name for sparse in body.sparse_initializer)
-        for inner in body.node:
-            inside.update(inner.output)
-        for inner in body.node:
-            names |= _reads(inner) - inside
-        names |= {value.name for value in body.output} - inside
-    return names - {""}

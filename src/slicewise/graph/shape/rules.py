@@ -65,6 +65,8 @@ def ask_onnx(op: Op, *, domain: str) -> list[Fact]:
         if "ShapeInferenceError" in str(err):
             raise Contradiction(_first_line(err)) from err
         raise Unknown from err
+    except onnx.checker.ValidationError as err:
+        raise Contradiction(_first_line(err)) from err
     return [type_fact(found[name]) if name in found else Fact() for name in op.node.output]
 
 

@@ -149,7 +149,7 @@ def constant_fact(op: Op) -> list[Fact]:
         return [Fact((len(listed.strings),), elem_type)]
     if op.attribute("value_string") is not None:
         return [Fact((), elem_type)]
-    raise Unknown
+    raise Contradiction("none of its attributes holds a value")
 
 
 def _values(op: Op) -> list[Array]:

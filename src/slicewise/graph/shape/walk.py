@@ -2,7 +2,7 @@
 
 A node's outputs come from, in this order: contents (shape arithmetic), onnx's inference, our own
 rule, onnx asked about the node alone. Every node whose inputs contradict is a `ModelError`.
-The batch is mended in `shape_batch`, bodies are entered by `shape_bodies`.
+The batch is mended by `batch`, bodies are entered by `bodies`.
 """
 
 import math
@@ -64,9 +64,10 @@ Mend = Callable[["Walk", Op, Scope, Scope, "Place", "Contradiction | None"], Op 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands: its graph and its index there."""
+    """Where a node stands: its graph, which body that is (`key`), and its index there."""
 
     graph: onnx.GraphProto
+    key: str
     index: int
 
 
@@ -75,7 +76,9 @@ class Walk:
     """What one walk over a model gathers. `known`: onnx's facts of the main graph.
 
     With `mend` the walk predicts the shapes of another batch: `before` holds the walk at the old
-    one, and nodes whose inputs did not change keep their old facts.
+    one, and nodes whose inputs did not change keep their old facts. `insertions` are the nodes
+    that mending makes, `made` the facts of their outputs by body, since a body is walked more
+    than once; `innermost` are values whose batch is the fast part of a merged axis.
     """
 
     opsets: Mapping[str, int]
@@ -90,6 +93,7 @@ class Walk:
     repeats: dict[str, int] = field(default_factory=dict)
     insertions: list[tuple[Place, onnx.NodeProto]] = field(default_factory=list)
     innermost: set[str] = field(default_factory=set)
+    made: dict[str, dict[str, Fact]] = field(default_factory=dict)
 
     def run(
         self,
@@ -103,6 +107,7 @@ class Walk:
         """Add the facts of every value of `graph` to `scope`, whose inputs are there already."""
         facts = scope.facts
         here = facts.get
+        facts.update(self.made.get(key, {}))
         for tensor in graph.initializer:
             facts[tensor.name] = _kept(before, tensor.name) or tensor_fact(tensor)
         for sparse in graph.sparse_initializer:
@@ -116,7 +121,7 @@ class Walk:
                     facts.update(zip(outputs, given, strict=True))
                     continue
             inputs = [(here(name) or scope.find(name)) if name else None for name in node.input]
-            found = self._visit(node, inputs, known, scope, before, key, Place(graph, index))
+            found = self._visit(node, inputs, known, scope, before, key, Place(graph, key, index))
             for slot, name in enumerate(outputs):
                 if name:
                     fact = found[slot] if slot < len(found) else NOTHING
@@ -220,10 +225,10 @@ class Walk:
     def settle(self, op: Op, domain: str, known: Mapping[str, Fact]) -> list[Fact]:
         """Return the facts of a node's outputs; `Contradiction` where its inputs clash."""
         outputs = op.node.output
-        given = [known.get(name, NOTHING) if name else NOTHING for name in outputs]
         if not domain and op.type == "Constant":
             return constant_fact(op)
-        is_open = any(
+        given = [known.get(name, NOTHING) if name else NOTHING for name in outputs]
+        is_open = not known or any(
             fact.shape is None for name, fact in zip(outputs, given, strict=True) if name
         )
         if is_open and not domain and op.type in VALUES and _valued(op):
