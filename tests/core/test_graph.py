@@ -123,3 +123,35 @@ def test_every_precision_of_the_contract_exists_and_an_unknown_one_is_named() ->
 
 def test_every_type_has_a_width() -> None:
     assert all(dtype.bits >= 2 for dtype in DType)
+
+
+def test_digest_ignores_how_data_is_shared_and_weights_widened_to_the_batch() -> None:
+    base = _chain(["x", "w", "y", "z", "out"], batch=4)
+    row = Tensor((1, 4), DType.FP16)
+    wide = Tensor((4, 4), DType.FP16)
+
+    def with_token(tensor: Tensor, trainable: int | None) -> Graph:
+        return replace(
+            base,
+            nodes=(*base.nodes, Node("cat", "Concat", ("token", "out"), ("joined",))),
+            tensors={**base.tensors, "token": tensor, "joined": wide},
+            constants={**base.constants, "token": Constant(Role.PARAMETER, 8, trainable)},
+        )
+
+    assert with_token(wide, 4).digest == with_token(row, None).digest
+    assert with_token(wide, 4).parameters == with_token(row, None).parameters == 20
+    assert with_token(wide, None).digest != with_token(row, None).digest
+
+    def reshaped(targets: tuple[str, str]) -> Graph:
+        target = Tensor((2,), DType.INT64)
+        return replace(
+            base,
+            nodes=tuple(
+                replace(node, inputs=(*node.inputs, target_name))
+                for node, target_name in zip(base.nodes[1:], targets, strict=True)
+            ),
+            tensors={**base.tensors, **dict.fromkeys(targets, target)},
+            constants=dict.fromkeys(targets, Constant(Role.DATA, 16)),
+        )
+
+    assert reshaped(("s", "s")).digest == reshaped(("s", "r")).digest

@@ -206,6 +206,7 @@ def captured_by(body: Graph) -> Iterator[str]:
 
 def _canonical_lines(graph: Graph, outer: Mapping[str, str]) -> Iterator[str]:
     number = dict(outer)
+    weights = 0
     for i, name in enumerate(graph.inputs):
         tensor = graph.tensors[name]
         shape = tensor.shape
@@ -216,9 +217,14 @@ def _canonical_lines(graph: Graph, outer: Mapping[str, str]) -> Iterator[str]:
     for i, node in enumerate(graph.nodes):
         for name in node.inputs:
             if name in graph.constants and name not in number:
-                tensor = graph.tensors[name]
-                number[name] = f"c{len(number)}"
-                yield f"constant {tensor.shape} {tensor.dtype} {graph.constants[name].role}"
+                if graph.constants[name].role is Role.DATA:
+                    # Masks, targets, initial states follow the inputs, and whether two nodes share
+                    # one depends on the batch: only the type enters.
+                    number[name] = f"data {graph.tensors[name].dtype}"
+                    continue
+                weights += 1
+                number[name] = f"c{len(outer)}.{weights}"
+                yield f"constant {_constant_line(graph, name)}"
         reads = " ".join(number.get(name, "?") if name else "-" for name in node.inputs)
         attrs = sorted(node.attrs.items())
         yield f"node {node.domain}:{node.op_type} {reads} {attrs} {len(node.outputs)}"
@@ -229,3 +235,13 @@ def _canonical_lines(graph: Graph, outer: Mapping[str, str]) -> Iterator[str]:
             if name:
                 number[name] = f"n{len(outer)}.{i}.{j}"
     yield "outputs " + " ".join(number.get(name, "?") for name in graph.outputs)
+
+
+def _constant_line(graph: Graph, name: str) -> str:
+    """Describe a weight without the batch: one that was widened to it as it is stored."""
+    tensor, constant = graph.tensors[name], graph.constants[name]
+    shape = list(tensor.shape or ())
+    widened = constant.trainable is not None and graph.batch_size in shape
+    if widened and tensor.elements == (constant.trainable or 0) * graph.batch_size:
+        shape[shape.index(graph.batch_size)] = 1
+    return f"{tuple(shape)} {tensor.dtype} {constant.role}"
