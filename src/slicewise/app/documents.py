@@ -150,6 +150,7 @@ def _device(device: Device) -> Json:
             "latency_s": device.link.latency_s,
         },
         "profiles": [_profile(profile) for profile in device.profiles],
+        "sources": dict(device.sources),
         "notes": [_note(note) for note in device.notes],
     }
 

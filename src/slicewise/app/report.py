@@ -19,7 +19,7 @@ from slicewise.core.units import format_capacity, format_ms, format_number, form
 
 HEAVIEST = 10
 MOST_NOTES = 12
-_PLAIN_WIDTH = 132  # of a pipe or a file: wide enough that no figure is wrapped
+_PLAIN_WIDTH = 2000  # of a pipe or a file, so that nothing is wrapped; tables take what they need
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -279,6 +279,9 @@ def device_report(device: Device) -> RenderableType:
     if device.profiles:
         parts.extend((Text(), _profile_table(device)))
     notes = [*device.notes, *(note for profile in device.profiles for note in profile.notes)]
+    sources = [Text(f"  {figure}: {source}") for figure, source in device.sources.items()]
+    if sources:
+        parts.extend((Text(), Text("Sources", style="bold"), *sources))
     return Group(*parts, *_notes(notes))
 
 

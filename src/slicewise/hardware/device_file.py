@@ -47,7 +47,7 @@ class Default:
     cpu: float
 
 
-# launch_s: that of an eager framework on A100 (2.5 graph-replay floors of 3.2 us); host_s and the
+# launch_s: that of an A100 (2.5 graph-replay floors of 3.2 us); host_s and the
 # clocks are round values for hardware of 2020 to 2026.
 DEFAULTS = {
     "clock_hz": Default("clock-assumed", gpu=1.5e9, cpu=2.5e9),
