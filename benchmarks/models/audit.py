@@ -18,9 +18,10 @@ _NORM_OPS = {"BatchNormalization": 2, "LayerNormalization": 5, "InstanceNormaliz
 class Audit:
     """What a model holds and does.
 
-    `product_macs`: products of two activations, attention included (part of `macs`). `norm_ops`: what fvcore adds for
-    normalisation, 2 an element for batch, 5 for layer and group normalisation. `features`: what
-    the last linear layer reads, so that another number of classes can be recognised.
+    `product_macs`: products of two activations, attention included (part of `macs`). `norm_ops`:
+    what fvcore adds for normalisation, 2 an element for batch, 5 for layer and group
+    normalisation. `features`: what the last linear layer reads, so that another number of classes
+    can be recognised.
     """
 
     parameters: int

@@ -17,7 +17,7 @@ Light = Callable[[str], Path]
 CARD = "a100-sxm4-80gb"
 
 
-def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err

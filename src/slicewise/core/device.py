@@ -54,8 +54,9 @@ class Device:
     `peak_flop_per_s` holds dense rates: `fp32` is the vector rate, `tf32`, `fp16`, `bf16`, `int8`,
     `fp8` and `fp4` those of the matrix units (operations per second, a multiply-add is 2).
     `compute_units` are SMs, compute units or cores. `launch_s` is the least time between two
-    kernels that a compiled program submits, `host_s` the fixed part of one inference that a slice does not change. `sources` says
-    where a figure comes from, by its name; `figures` stands for those not named.
+    kernels that a compiled program submits, `host_s` the fixed part of one inference that a slice
+    does not change. `sources` says where a figure comes from, by its name; `figures` stands for
+    those not named.
     """
 
     name: str
