@@ -32,8 +32,10 @@ Array = NDArray[np.float64]
 # Not under a licence that allows fitting shipped constants: figures of AGPL pages.
 EVALUATION_ONLY = frozenset({"ultralytics-docs", "ultralytics-yolov5-readme"})
 TRUSTED = frozenset({"rtx-3090", "rtx-4090"})
-# No open row has a recurrent layer; all open CPUs have 14 cores.
-FIXED = frozenset({"step_s", "parallel_loss"})
+# No open row has a recurrent layer or a matrix x vector product; all open CPUs have 14 cores.
+FIXED = frozenset({"step_s", "parallel_loss", "matrix x vector compute", "matrix x vector memory"})
+# Paddle Inference gives sub-graphs to TensorRT and keeps the rest: another runtime than the name.
+STAND_INS = frozenset({"paddleclas-docs"})
 PER_CELL = 12  # rows of one device x runtime x precision x family
 RIDGE = 0.004
 KINDS = tuple(Kind)
@@ -100,7 +102,7 @@ def gather(rows: Sequence[Row]) -> Sample:
                 continue
             costs, _ = unit_costs([each.node for each in flat], device)
             for name in ("steps", "matrix_s", "tile_loss", "vector_s", "direct_s",
-                         "activation_s", "weight_s"):  # fmt: skip
+                         "cached_s", "weight_s", "passes"):  # fmt: skip
                 columns[name].append(getattr(costs, name))
             columns["repeats"].append(repeats)
             kinds.append(np.array([KINDS.index(kind) for kind in costs.kinds]))
@@ -127,8 +129,10 @@ def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
     """Return the tables now in `predict/`, flat."""
     rules = efficiency.RULES[device_kind]
     flat = {
-        "direct compute": rules.direct.compute,
-        "direct memory": rules.direct.memory,
+        "direct compute": rules.direct[Kind.CONV].compute,
+        "direct memory": rules.direct[Kind.CONV].memory,
+        "matrix x vector compute": rules.direct[Kind.MATMUL].compute,
+        "matrix x vector memory": rules.direct[Kind.MATMUL].memory,
         "kernel_s": rules.kernel_s,
         "step_s": rules.step_s,
         "parallel_loss": rules.parallel_loss,
@@ -152,15 +156,16 @@ def predict_s(sample: Sample, flat: Parameters) -> Array:
     compute_part = np.array([flat.get(f"{kind} compute", 1.0) for kind in KINDS])[sample.kind]
     memory_part = np.array([flat.get(f"{kind} memory", 1.0) for kind in KINDS])[sample.kind]
     compute_part, memory_part = compute_part * together, memory_part * together
-    traffic = column["activation_s"] + column["weight_s"]
+    traffic = column["cached_s"] + column["weight_s"]
     compute = (column["matrix_s"] * column["tile_loss"] + column["vector_s"]) / compute_part
     kernel = np.maximum(compute, traffic / memory_part)
-    direct = np.maximum(
-        column["direct_s"] / (flat["direct compute"] * together),
-        traffic / (flat["direct memory"] * together),
-    )
-    conv = sample.kind == KINDS.index(Kind.CONV)
-    kernel = np.where(conv, np.minimum(kernel, direct), kernel)
+    for kind, name in ((Kind.CONV, "direct"), (Kind.MATMUL, "matrix x vector")):
+        direct = np.maximum(
+            column["direct_s"] / (flat[f"{name} compute"] * together),
+            traffic * column["passes"] / (flat[f"{name} memory"] * together),
+        )
+        its = sample.kind == KINDS.index(kind)
+        kernel = np.where(its, np.minimum(kernel, direct), kernel)
     kernel = kernel + flat["kernel_s"] + (flat["kernel_per_unit_s"] * sample.units)[sample.row]
     kernel = kernel + (column["steps"] - 1) * flat["step_s"]
     names = sample.runtimes
@@ -250,7 +255,9 @@ def fit_all(
     flat = fit(sample, flat, free=kinds, chosen=chosen & trusted, rounds=rounds)
     for runtime in sample.runtimes:
         if runtime != "torch-eager":
-            its = np.array([row.runtime == runtime for row in sample.rows])
+            its = np.array(
+                [row.runtime == runtime and row.source not in STAND_INS for row in sample.rows]
+            )
             free = [name for name in flat if name.startswith(runtime)]
             flat = fit(sample, flat, free=free, chosen=chosen & its, rounds=rounds)
     return flat

@@ -9,7 +9,9 @@ from slicewise.core.precision import DType
 from slicewise.hardware.catalogue import device_names, find_device
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "devices.md"
-COLUMNS = (DType.FP32, DType.TF32, DType.FP16, DType.INT8, DType.FP8, DType.FP4)
+COLUMNS = (
+    DType.FP64, DType.FP32, DType.TF32, DType.FP16, DType.INT8, DType.FP8, DType.FP4,
+)  # fmt: skip
 UNCERTAIN = {"spec-recalled": "recalled", "spec-derived": "derived"}
 
 HEAD = """# Devices
@@ -19,10 +21,14 @@ This page is written by `tools/devices_page.py`; change the files, not the page.
 `slicewise devices NAME` shows one with all its notes. To add one: [how to add a
 device](../how-to/add-a-device.md).
 
-Rates are dense, in Tflop/s (Top/s for int8); `fp32` is the vector rate, or that of the matrix
-units where they do fp32 (AMD CDNA). Memory is nominal, in GiB; bandwidth in GB/s; power in W.
+Rates are dense, in Tflop/s (Top/s for int8); `fp32` is the vector rate, and behind a slash that of
+the matrix units where they do fp32 faster (AMD CDNA); every other type is that of the matrix units
+where they have it. Memory is nominal, in GiB; cache is the last level before memory, in MiB;
+bandwidth in GB/s. Power is the limit in W, and before it the floor while work runs: clocks up,
+units waiting. A card at rest draws less, but no inference runs at rest.
 *recalled*: some figures come from general knowledge and are not checked against a data sheet.
-*derived*: some follow from another board of the same die. The device file names each figure, its
+*derived*: some follow from another board of the same die. Every `fp64` is recalled, from data
+sheets or by the ratio of the architecture to `fp32`. The device file names each figure, its
 source and its date.
 
 """
@@ -38,7 +44,7 @@ how. Shares (`name@50%`) exist on every device.
 
 def device_rows() -> Iterator[str]:
     """Yield the lines of the table of devices."""
-    head = ("device", "units", *COLUMNS, "memory", "bandwidth", "power", "figures")
+    head = ("device", "units", *COLUMNS, "memory", "bandwidth", "cache", "power", "figures")
     yield f"| {' | '.join(map(str, head))} |"
     yield f"|{' --- |' * len(head)}"
     for name in device_names():
@@ -47,17 +53,24 @@ def device_rows() -> Iterator[str]:
 
 def cells_of(device: Device) -> tuple[str, ...]:
     """Return the cells of one device."""
-    rates = (device.peak_flop_per_s.get(dtype) for dtype in COLUMNS)
     codes = {note.code for note in device.notes}
     return (
         f"`{device.name}`",
         str(device.compute_units),
-        *("" if rate is None else f"{float(f'{rate / 1e12:.4g}'):g}" for rate in rates),
+        *(rate_cell(device, dtype) for dtype in COLUMNS),
         f"{device.memory_bytes / 2**30:.4g}",
         f"{device.memory_bandwidth_bytes_per_s / 1e9:.4g}",
-        f"{device.max_power_w:.4g}",
+        f"{device.cache_bytes / 2**20:.4g}",
+        f"{device.idle_power_w:.3g} to {device.max_power_w:.4g}",
         ", ".join(word for code, word in UNCERTAIN.items() if code in codes),
     )
+
+
+def rate_cell(device: Device, dtype: DType) -> str:
+    """Return the rate in Tflop/s; 'vector / matrix' where the two differ, '' without one."""
+    rates = (device.peak_flop_per_s.get(dtype), device.matrix_flop_per_s(dtype))
+    told = dict.fromkeys(rate for rate in rates if rate is not None)
+    return " / ".join(f"{float(f'{rate / 1e12:.4g}'):g}" for rate in told)
 
 
 def slice_rows() -> Iterator[str]:

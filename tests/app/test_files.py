@@ -1,6 +1,7 @@
 """Files are written whole or not at all."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,35 @@ def test_impossible_places_are_told_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         check_writable(tmp_path / "no" / "x.json")
     check_writable(tmp_path / "x.json")
+
+
+def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_bytes(b"old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+
+
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"news")
+        assert os.read(reader, 10) == b"news"
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+    finally:
+        os.close(reader)
+
+
+def test_the_model_is_never_the_output(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    with pytest.raises(UsageError, match="is the model itself"):
+        check_writable(tmp_path / "." / "m.onnx", inputs=[str(model)])
+    with pytest.raises(UsageError, match="is a folder"):
+        check_writable(Path())

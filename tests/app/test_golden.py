@@ -51,7 +51,7 @@ def _text(made: RenderableType) -> str:
 
 def test_one_prediction_reads_as_agreed(golden: Golden) -> None:
     result = PredictionSet((MODEL,), (WHOLE,))
-    golden("predict_one.txt", _text(report.predict_report(result, explain=True)))
+    golden("predict_one.txt", _text(report.predict_report(result, explain=True, width=118)))
 
 
 def test_a_table_of_predictions_reads_as_agreed(golden: Golden) -> None:
@@ -59,7 +59,19 @@ def test_a_table_of_predictions_reads_as_agreed(golden: Golden) -> None:
     result = PredictionSet(
         (MODEL, replace(MODEL, name="vit", buffers=0)), (WHOLE, ON_SLICE, other)
     )
-    golden("predict_table.txt", _text(report.predict_report(result, explain=False)))
+    golden("predict_table.txt", _text(report.predict_report(result, explain=False, width=118)))
+
+
+def test_a_narrow_terminal_keeps_what_identifies_a_row(golden: Golden) -> None:
+    result = PredictionSet((MODEL,), (WHOLE, ON_SLICE))
+    file = io.StringIO()
+    console = Console(file=file, width=60, highlight=False)
+    console.print(report.predict_report(result, explain=False, width=60))
+    text = file.getvalue()
+    assert "tiny-gpu/1g.10gb" in text
+    assert "latency ms" in text
+    assert "GMAC" not in text
+    golden("predict_narrow.txt", "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
 
 
 def test_the_json_documents_are_as_agreed(golden: Golden) -> None:

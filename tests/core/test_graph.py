@@ -36,7 +36,7 @@ def _chain(names: list[str], batch: int = 2, *, attr: int = 1) -> Graph:
         outputs=(out,),
         constants={w: Constant(Role.PARAMETER, 32)},
         batch_size=batch,
-        batch_inputs=frozenset({x}),
+        batch_axes={x: 0},
     )
 
 

@@ -45,7 +45,7 @@ def bound(
 def test_a_batch_reaches_the_leading_axis_alone(batch: int, lead: tiny.Dim) -> None:
     found = bound(model_of(x=[lead, 3, 8, 8]), batch)
     assert shapes_of(found) == {"x": (batch, 3, 8, 8)}
-    assert (found.batch_size, found.batch_inputs) == (batch, frozenset({"x"}))
+    assert (found.batch_size, found.batch_axes) == (batch, {"x": 0})
     old = lead if isinstance(lead, int) else 1
     assert found.batch_change == (None if old == batch else (old, batch))
 
@@ -98,7 +98,8 @@ def test_a_free_batch_is_one_unless_asked() -> None:
 def test_a_fixed_batch_is_kept_unless_asked() -> None:
     model = model_of(x=[4, 3], mask=[4, 7])
     kept = bound(model)
-    assert (kept.batch_size, kept.batch_change, kept.notes) == (4, None, ())
+    assert (kept.batch_size, kept.batch_change) == (4, None)
+    assert [note.code for note in kept.notes] == ["batch-assumed"]
     found = bound(model, 8)
     assert shapes_of(found) == {"x": (8, 3), "mask": (8, 7)}
     assert (found.batch_change, found.changed) == ((4, 8), True)
@@ -136,7 +137,7 @@ def test_a_symbol_called_batch_is_the_batch_wherever_it_stands() -> None:
     model = model_of(ids=["batch_size", "seq"], past=[2, "batch_size", 12, "past_seq", 64])
     found = bound(model, 4, {"seq": 1, "past_seq": 9})
     assert shapes_of(found) == {"ids": (4, 1), "past": (2, 4, 12, 9, 64)}
-    assert found.batch_inputs == frozenset({"ids"})
+    assert found.batch_axes == {"ids": 0, "past": 1}
 
 
 def test_a_lone_axis_is_the_batch_only_where_a_wider_input_shares_it() -> None:
@@ -144,24 +145,6 @@ def test_a_lone_axis_is_the_batch_only_where_a_wider_input_shares_it() -> None:
     assert shapes_of(found) == {"x": (5, 3), "lengths": (5,)}
     with pytest.raises(ModelError, match=r"'m' \(axis 0 of signal\)"):
         bound(model_of(signal=["m"]), 5)
-
-
-def test_a_fixed_one_is_replaced_only_with_two_axes() -> None:
-    found = bound(model_of(x=[1, 3], scale=[1]), 6)
-    assert shapes_of(found) == {"x": (6, 3), "scale": (1,)}
-    assert found.batch_change == (1, 6)
-
-
-def test_what_a_recurrent_operator_reads_sequence_first_has_no_leading_batch() -> None:
-    node = helper.make_node("LSTM", ["x", "w", "r", "", "", "h", "c"], ["y"], hidden_size=4)
-    model = tiny.model(
-        [node],
-        inputs={"x": [1, 1, 3], "h": [1, 1, 4], "c": [1, 1, 4]},
-        weights=[tiny.weight("w", 1, 16, 3), tiny.weight("r", 1, 16, 4)],
-    )
-    with pytest.raises(ModelError, match=r"no input of model 'm\.onnx' has a batch axis"):
-        bound(model, 8)
-    assert bound(model).batch_size == 1
 
 
 def test_a_batch_without_an_axis_for_it_is_refused() -> None:
@@ -182,7 +165,20 @@ def test_a_given_shape_moves_a_fixed_batch_of_the_other_inputs() -> None:
     assert shapes_of(found) == {"x": (4, 3), "y": (4, 5)}
 
 
-def test_a_batch_replaces_the_leading_axis_of_a_given_shape() -> None:
+@pytest.mark.parametrize("given_size", [2, 7, 9])
+def test_a_batch_and_a_given_shape_with_another_are_refused(given_size: int) -> None:
+    for model in (model_of(x=["batch", 3]), model_of(x=[1, 3]), model_of(x=[given_size, 3])):
+        match = f"batch 8 contradicts --input x={given_size}x3: axis 0 of 'x'.*give 8 or 1 there"
+        with pytest.raises(UsageError, match=match):
+            bound(model, 8, inputs={"x": (given_size, 3)})
+    free = model_of(x=["batch", "seq"], past=[2, "batch", 3])
+    with pytest.raises(UsageError, match=r"--input past=2x4x3: axis 1 of 'past'"):
+        bound(free, 8, {"seq": 5}, {"past": (2, 4, 3)})
+    same = bound(free, 8, {"seq": 5}, {"past": (2, 8, 3)})
+    assert shapes_of(same) == {"x": (8, 5), "past": (2, 8, 3)}
+
+
+def test_a_batch_replaces_the_leading_one_of_a_given_shape() -> None:
     model = model_of(ids=["batch", "seq"], mask=["batch", "seq"])
     found = bound(model, 8, inputs={"ids": (1, 128)})
     assert shapes_of(found) == {"ids": (8, 128), "mask": (8, 128)}
@@ -192,6 +188,7 @@ def test_two_batches_of_their_own_keep_their_given_sizes() -> None:
     model = model_of(image=["image_batch", 3], text=["text_batch", 77])
     found = bound(model, inputs={"image": (1, 3), "text": (5, 77)})
     assert shapes_of(found) == {"image": (1, 3), "text": (5, 77)}
+    assert found.batch_axes == {"image": 0}
     assert shapes_of(bound(model, 2)) == {"image": (2, 3), "text": (2, 77)}
 
 
@@ -296,12 +293,34 @@ def test_a_batch_must_be_a_whole_number(batch: object) -> None:
         bind(tiny.small_cnn(), Binding(batch_size=batch), label="m")  # type: ignore[arg-type]
 
 
+def test_a_dimension_of_more_than_32_bits_is_told_the_limit() -> None:
+    limit = r"is not a whole number of at most 2147483647 \(2\^31 - 1\)"
+    with pytest.raises(UsageError, match=f"batch 99999999999999999999 {limit}"):
+        bound(tiny.small_cnn(), 99999999999999999999)
+    with pytest.raises(UsageError, match=f"dimension seq=2147483648 {limit}"):
+        bound(tiny.small_decoder(), dims={"seq": 2**31})
+    with pytest.raises(UsageError, match="at most 2147483647"):
+        bound(tiny.small_cnn(), inputs={"": (1, 3, 2**31, 4)})
+    assert bound(model_of(x=["batch", 3]), 2**31 - 1).batch_size == 2**31 - 1
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.0, None, "x"])
 def test_dimensions_must_be_whole_numbers(size: object) -> None:
     with pytest.raises(UsageError, match=r"dimension seq=.* --dim seq=128"):
         bind(tiny.small_decoder(), Binding(dims={"seq": size}), label="m")  # type: ignore[dict-item]
     with pytest.raises(UsageError, match=r"input shape x=.*--input x=1x3x224x224"):
         bind(tiny.small_cnn(), Binding(inputs={"x": (1, 3, size, 4)}), label="m")  # type: ignore[dict-item]
+
+
+def test_who_gives_an_empty_past_is_told_what_to_give() -> None:
+    remedy = "for an empty cache of past keys and values give 1, or export without past inputs"
+    decoder = tiny.small_decoder()
+    with pytest.raises(UsageError, match=f"dimension past=0 .*; {remedy}$"):
+        bind(decoder, Binding(dims={"past": 0}), label="m")
+    with pytest.raises(UsageError, match=f"input shape past=1x8x0x64 .*; {remedy}$"):
+        bind(decoder, Binding(inputs={"past": (1, 8, 0, 64)}), label="m")
+    with pytest.raises(UsageError, match=r"--dim past=128$"):
+        bind(decoder, Binding(dims={"past": -1}), label="m")
 
 
 def test_integers_of_numpy_are_whole_numbers() -> None:
@@ -311,12 +330,28 @@ def test_integers_of_numpy_are_whole_numbers() -> None:
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"no free dimension 'sec'.*'seq'.*did you mean seq"):
+    with pytest.raises(
+        UsageError, match=r"model 'm\.onnx' has no free dimension 'sec'.*'seq'.*did you mean seq"
+    ):
         bound(tiny.small_decoder(), dims={"sec": 4})
     with pytest.raises(UsageError, match="none, all its dimensions are fixed"):
         bound(model_of(x=[1, 3]), dims={"seq": 4})
     with pytest.raises(UsageError, match=r"no input 'input_id'.*did you mean input_ids"):
         bound(tiny.small_decoder(), inputs={"input_id": (1, 4)})
+
+
+def test_optional_dimensions_may_be_absent_and_only_those() -> None:
+    def asked(dims: dict[str, int], *optional: str) -> Bound:
+        each = Binding(dims=dims, optional_dims=frozenset(optional))
+        return bind(tiny.small_decoder(), each, label="m")
+
+    found = asked({"seq": 7, "width": 5}, "seq", "width")
+    assert shapes_of(found) == {"input_ids": (1, 7)}
+    assert found.binding.dims == {"seq": 7}
+    with pytest.raises(UsageError, match="m has no free dimension 'width'"):
+        asked({"seq": 7, "width": 5}, "seq")
+    with pytest.raises(ModelError, match=r"'seq' .*it has none called 'sec'\); give --dim seq"):
+        asked({"sec": 7}, "sec")
 
 
 def test_a_shape_without_a_name_needs_a_single_input() -> None:
@@ -345,3 +380,21 @@ def test_a_fixed_axis_may_be_given_another_size() -> None:
     found = bound(model_of(x=[1, 3, 224, 224]), inputs={"x": (1, 3, 320, 320)})
     assert shapes_of(found) == {"x": (1, 3, 320, 320)}
     assert (found.changed, found.batch_change) == (True, None)
+
+
+# --- element types
+
+
+@pytest.mark.parametrize("number", [onnx.TensorProto.UNDEFINED, 999])
+def test_an_element_type_that_nothing_knows_leaves_a_note(number: int) -> None:
+    assert bound(tiny.small_cnn()).notes == ()
+    weights = tiny.small_cnn()
+    weights.graph.initializer[0].data_type = number
+    inputs = tiny.small_cnn()
+    inputs.graph.input[0].type.tensor_type.elem_type = number
+    for model, name in ((weights, "conv.w"), (inputs, "x")):
+        (note,) = bound(model).notes
+        assert note.code == "type-unknown"
+        assert f"4 bytes are counted for each element of '{name}' of " in note.text
+        assert ("no element type" in note.text) == (number == onnx.TensorProto.UNDEFINED)
+        assert ("999" in note.text) == (number == 999)

@@ -496,6 +496,36 @@ def test_branches_come_then_first_and_fold_what_they_capture(graph_of: Load) -> 
     assert graph.parameters == 16
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_of_an_if_with_a_constant_condition_only_the_branch_that_runs_is_kept(
+    graph_of: Load, condition: bool
+) -> None:
+    def branch(name: str, weight: str) -> onnx.GraphProto:
+        product = make_node("MatMul", ["x", weight], [name])
+        return helper.make_graph([product], name, [], [tiny.value(name, None)])
+
+    node = make_node(
+        "If", ["c"], ["y"], else_branch=branch("e", "wide"), then_branch=branch("t", "slim")
+    )
+    model = tiny.model(
+        [make_node("Not", ["flag"], ["c"]), node],
+        inputs={"x": ["n", 4]},
+        weights=[
+            tiny.weight("wide", 4, 64),
+            tiny.weight("slim", 4, 2),
+            onnx.numpy_helper.from_array(np.array(not condition), "flag"),
+        ],
+    )
+    graph = graph_of(model, 3)
+    (kept,) = graph.nodes[0].bodies
+    assert kept.outputs == (("t",) if condition else ("e",))
+    columns = 2 if condition else 64
+    assert graph.parameters == 4 * columns
+    work = count_work(graph)
+    assert work.total.macs == 3 * 4 * columns
+    assert work.notes == ()
+
+
 def test_a_scan_runs_once_for_each_slice(graph_of: Load) -> None:
     body = helper.make_graph(
         [make_node("MatMul", ["xi", "w"], ["m"]), make_node("Add", ["s", "m"], ["next"])],

@@ -238,6 +238,96 @@ def test_an_integer_model_is_in_int8() -> None:
     assert own_precision(sketch.graph()).name == "int8"
 
 
+def block(dtype: DType) -> Graph:
+    """Return a product in `dtype` between two norms that its author left in fp32."""
+    sketch = Sketch()
+    rows = (4, 64)
+    x = sketch.input(*rows)
+    for _ in range(2):
+        gain = sketch.constant(64)
+        x = sketch.node("LayerNormalization", (x, gain), rows)
+        x = sketch.node("Cast", (x,), rows, dtype=dtype)
+        w = sketch.constant(64, 64, dtype=dtype)
+        x = sketch.node("MatMul", (x, w), rows, dtype=dtype)
+        x = sketch.node("Cast", (x,), rows)
+    return sketch.graph()
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+def test_norms_left_in_fp32_do_not_change_what_a_model_is_in(dtype: DType) -> None:
+    graph = block(dtype)
+    assert own_precision(graph).name == dtype.value
+    # as its author made it: products in 16 bits, norms in 32
+    for node in count_work(graph).nodes:
+        if node.kind in (Kind.NORM, Kind.MATMUL):
+            assert node.dtype is (DType.FP32 if node.kind is Kind.NORM else dtype)
+    # asked for by name, everything is stored in 16 bits and the conversions are gone
+    stored = cast(graph, own_precision(graph))
+    kinds = [node.kind for node in count_work(stored).nodes if node.op_type == "Cast"]
+    assert kinds == [Kind.VIEW] * 4
+    assert count_work(stored).total.macs == count_work(graph).total.macs
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [(DType.INT8, "int8"), (DType.UINT8, "int8"), (DType.FP8, "fp8"), (DType.FP4, "nvfp4")],
+)
+@pytest.mark.parametrize("around", [DType.FP32, DType.FP16])
+def test_pairs_around_a_product_name_the_type_it_computes_in(
+    stored: DType, name: str, around: DType
+) -> None:
+    sketch = Sketch(dtype=around)
+    scale = sketch.constant(role=Role.DATA)
+    x = sketch.node("QuantizeLinear", (sketch.input(4, 64), scale), (4, 64), dtype=stored)
+    x = sketch.node("DequantizeLinear", (x, scale), (4, 64))
+    weight = sketch.constant(64, 64, stored_bytes=64 * 64 * stored.bits // 8)
+    sketch.node("MatMul", (x, weight), (4, 64))
+    graph = sketch.graph()
+    assert own_precision(graph) == PRECISIONS[name]
+    product = count_work(graph).nodes[-1]
+    assert product.dtype is PRECISIONS[name].compute
+    assert product.work.read_bytes == 4 * 64 * stored.bits // 8
+    assert product.work.write_bytes == 4 * 64 * around.bits // 8
+
+
+@pytest.mark.parametrize("around", [DType.FP32, DType.FP16, DType.BF16])
+def test_four_bit_weights_are_read_packed_and_multiplied_in_the_type_around(
+    around: DType,
+) -> None:
+    sketch = Sketch(dtype=around)
+    b = sketch.constant(64, 32, dtype=DType.UINT4)
+    sketch.node("MatMulNBits", (sketch.input(1, 32), b), (1, 64), domain="com.microsoft")
+    graph = sketch.graph()
+    assert own_precision(graph).name == around.value
+    (product,) = count_work(graph).nodes
+    assert product.dtype is around
+    assert product.work.weight_bytes == 64 * 32 // 2
+
+
+def test_a_graph_of_integers_computes_in_them_and_stays_as_it_is() -> None:
+    sketch = Sketch(dtype=DType.INT64)
+    sketch.node("Add", (sketch.input(8), sketch.constant(8, role=Role.DATA)), (8,))
+    graph = sketch.graph()
+    assert own_precision(graph).name == "fp32"
+    assert count_work(graph).nodes[0].dtype is DType.INT64
+    assert all(cast(graph, precision) is graph for precision in PRECISIONS.values())
+
+
+def test_an_operator_form_int8_model_with_a_float_head_is_in_int8() -> None:
+    sketch = Sketch()
+    scale, zero = sketch.constant(role=Role.DATA), sketch.constant(role=Role.DATA)
+    x = sketch.node("QuantizeLinear", (sketch.input(4, 64), scale), (4, 64), dtype=DType.UINT8)
+    w = sketch.constant(64, 64, dtype=DType.INT8)
+    x = sketch.node(
+        "QLinearMatMul", (x, scale, zero, w, scale, zero, scale, zero), (4, 64), dtype=DType.UINT8
+    )
+    sketch.matmul(sketch.node("DequantizeLinear", (x, scale), (4, 64)), 10)
+    graph = sketch.graph()
+    assert own_precision(graph).name == "int8"
+    products = [node.dtype for node in count_work(graph).nodes if node.contraction]
+    assert products == [DType.INT8, DType.FP32]
+
+
 def test_few_quantised_parameters_do_not_make_a_graph_int8() -> None:
     graph = qdq_conv(folded=True)
     sketch = Sketch(tensors=dict(graph.tensors), constants=dict(graph.constants))

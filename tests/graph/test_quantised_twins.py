@@ -93,7 +93,25 @@ def test_macs_and_parameters_are_those_of_the_float_twin(
 def test_every_contraction_computes_in_int8(twins: dict[str, Graph], method: str) -> None:
     work = count_work(twins[method])
     assert [node.dtype for node in work.nodes if node.contraction] == [DType.INT8] * 4
-    assert work.notes == ()
+    fused = ["qdq-fused"] if method.startswith("qdq") else []
+    assert [note.code for note in work.notes] == fused
+
+
+@pytest.mark.parametrize("suffix", ["", "-per-channel"])
+def test_both_forms_of_one_quantised_network_move_the_same_activations(
+    twins: dict[str, Graph], suffix: str
+) -> None:
+    # QLinearConv and DequantizeLinear -> Conv -> QuantizeLinear are the same kernel
+    pairs, fused = (count_work(twins[form + suffix]).total for form in ("qdq", "qoperator"))
+    assert (pairs.read_bytes, pairs.write_bytes) == (fused.read_bytes, fused.write_bytes)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "dynamic"])
+def test_a_statically_quantised_network_moves_less_than_its_float_twin(
+    twins: dict[str, Graph], method: str
+) -> None:
+    quantised, plain = count_work(twins[method]).total, count_work(twins["float"]).total
+    assert quantised.moved_bytes < plain.moved_bytes / 2
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from slicewise.core.errors import ModelError
+from slicewise.core.graph import Tensor
 from slicewise.core.precision import DType
 from slicewise.graph.shapes import Shapes, infer
 from slicewise.testing.baked_models import (
@@ -268,7 +269,7 @@ def test_what_depends_on_data_gets_an_upper_bound_with_a_note() -> None:
 
 def test_what_nothing_can_tell_is_noted_once_where_it_is_lost() -> None:
     nodes = [
-        node("Mystery", "x", "a", domain="acme"),
+        node("Mystery", "x", "a other", domain="acme"),
         node("Relu", "a", "b"),
         node("Exp", "b", "y"),
     ]
@@ -277,6 +278,77 @@ def test_what_nothing_can_tell_is_noted_once_where_it_is_lost() -> None:
     assert shapes.main["a"].dtype is DType.UNKNOWN
     (note,) = shapes.notes
     assert (note.code, note.node) == ("shape-unknown", "Mystery_a")
+    assert "acme.Mystery" in note.text
+    assert "value_info" in note.text
+
+
+def test_the_shape_behind_an_unknown_operator_is_guessed_with_a_note() -> None:
+    nodes = [
+        node("Mystery", "w x", "a", domain="acme"),
+        node("Relu", "a", "b"),
+        node("Mystery", "b", "c", domain="acme"),
+        node("Flatten", "c", "y"),
+    ]
+    half = tensor("x", (2, 3, 5), TensorProto.FLOAT16)
+    given_model = model(nodes, [half], [weight("w", 7, 7)], domains=["acme"])
+    shapes = infer(given_model, batch_change=None)
+    # a constant in front is a weight: the first input that is none gives shape and type
+    assert shapes.main["a"] == Tensor((2, 3, 5), DType.FP16)
+    assert shape_of(shapes) == (2, 15)
+    assert [(note.code, note.node) for note in shapes.notes] == [
+        ("shape-guessed", "Mystery_a"),
+        ("shape-guessed", "Mystery_c"),
+    ]
+    assert "acme.Mystery" in shapes.notes[0].text
+    assert "[2,3,5]" in shapes.notes[0].text
+
+
+def test_a_guess_follows_the_batch() -> None:
+    nodes = [node("Mystery", "x", "a", domain="acme"), node("Reshape", "a t", "y")]
+    shapes = infer(
+        model(nodes, [tensor("x", (4, 6))], [ints("t", 1, 2, 3)], domains=["acme"]),
+        batch_change=(1, 4),
+    )
+    assert shape_of(shapes) == (4, 2, 3)
+    assert codes(shapes) == ["reshape-rewritten", "shape-guessed"]
+
+
+@pytest.mark.parametrize("change", [None, (1, 4)])
+def test_a_guess_that_contradicts_is_taken_back(change: tuple[int, int] | None) -> None:
+    nodes = [node("Pool", "x", "a", domain="acme"), node("MatMul", "a w", "y")]
+    shapes = infer(
+        model(nodes, [tensor("x", (4, 6))], [weight("w", 3, 8)], domains=["acme"]),
+        batch_change=change,
+    )
+    assert [shape_of(shapes, name) for name in "ay"] == [None, None]
+    assert codes(shapes) == ["shape-unknown"]
+
+
+def test_a_guess_that_contradicts_inside_a_branch_does_not_blame_the_branch() -> None:
+    inner = [node("Pool", "x", "a", domain="acme"), node("MatMul", "a w", "b")]
+    then = helper.make_graph(inner, "then", [], [tensor("b")])
+    other = helper.make_graph([node("MatMul", "x v", "c")], "else", [], [tensor("c")])
+    choice = node("If", "flag", "y", then_branch=then, else_branch=other)
+    inputs = [tensor("x", (4, 6)), tensor("flag", (), TensorProto.BOOL)]
+    constants = [weight("w", 3, 8), weight("v", 6, 8)]
+    shapes = infer(model([choice], inputs, constants, domains=["acme"]), batch_change=None)
+    assert shape_of(shapes) == (4, 8)
+    assert "branch-contradicts" not in codes(shapes)
+    assert "shape-guessed" not in codes(shapes)
+
+
+def test_a_contradiction_that_no_guess_caused_is_refused_all_the_same() -> None:
+    nodes = [node("Mystery", "x", "a", domain="acme"), node("MatMul", "x w", "y")]
+    given_model = model(nodes, [tensor("x", (4, 6))], [weight("w", 3, 8)], domains=["acme"])
+    with pytest.raises(ModelError, match="contradictory shapes at node 'MatMul_y'"):
+        infer(given_model, batch_change=None)
+
+
+def test_standard_operators_and_those_of_the_table_are_never_guessed() -> None:
+    nodes = [node("Reshape", "x t", "a"), node("Tokenizer", "x", "y", domain="com.microsoft")]
+    target = weight("t", 2, elem_type=I64)
+    given_model = model(nodes, [tensor("x", (1, 3))], [target], domains=["com.microsoft"])
+    assert set(codes(infer(given_model, batch_change=None))) == {"shape-unknown"}
 
 
 def test_a_shape_declared_behind_an_unknown_operator_is_believed_with_a_note() -> None:

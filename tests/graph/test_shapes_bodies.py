@@ -211,6 +211,7 @@ def test_a_condition_that_is_known_chooses_the_branch() -> None:
     shapes = infer(chosen, batch_change=None)
     assert shape_of(shapes) == (2,)
     assert shapes.notes == ()
+    assert shapes.taken == {"y": "then_branch"}
 
 
 def test_a_branch_written_for_other_inputs_does_not_refuse_the_model() -> None:

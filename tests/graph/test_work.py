@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slicewise.core.cost import Contraction, GraphWork, Kind, NodeWork, Work
 from slicewise.core.errors import ModelError
 from slicewise.core.graph import AttrValue, Graph, Role
+from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 from slicewise.graph.ops import operators
 from slicewise.graph.work import count_work
@@ -577,6 +578,13 @@ def test_the_type_of_a_selection_is_that_of_the_data_not_of_the_condition() -> N
 # ---- bodies
 
 
+def branch_of(last: str) -> Graph:
+    body = Sketch("branch")
+    hidden = body.node("MatMul", (body.input(1, 4), body.constant(4, 8)), (1, 8))
+    body.node(last, (hidden,), (1, 8))
+    return body.graph()
+
+
 def body_of(width: int) -> Graph:
     sketch = Sketch(f"body-{width}")
     sketch.matmul(sketch.input(1, 4), width)
@@ -612,6 +620,52 @@ def test_an_if_costs_its_costlier_branch_and_says_so() -> None:
     assert [(note.code, note.node) for note in work.notes] == [("branch-unknown", "if_0")]
 
 
+@pytest.mark.parametrize("costlier", [0, 1])
+def test_the_branch_of_an_if_is_found_again_by_its_index(costlier: int) -> None:
+    # both branches have two nodes, so that their number does not tell which one was kept
+    branches = [branch_of("Identity"), branch_of("Identity")]
+    branches[costlier] = branch_of("Relu")
+    sketch = Sketch()
+    flag = sketch.input(dtype=DType.BOOL)
+    sketch.node("If", (flag,), (1, 8), bodies=tuple(branches))
+    node = only(sketch.graph())
+    assert node.body_index == costlier
+    parts = node.by_body([2, 2])
+    assert parts[costlier] == count_work(branches[costlier]).nodes
+    assert parts[1 - costlier] is None
+
+
+def test_an_operator_with_several_bodies_has_a_part_for_each() -> None:
+    sketch = Sketch()
+    bodies = (body_of(8), branch_of("Relu"), body_of(16))
+    sketch.node("BeamSearch", (sketch.input(1, 4),), (1, 8), domain=MS, bodies=bodies)
+    node = only(sketch.graph())
+    assert node.body_index == 0
+    assert node.by_body([len(body.nodes) for body in bodies]) == tuple(
+        count_work(body).nodes for body in bodies
+    )
+
+
+@given(st.integers(1, 5))
+def test_a_node_with_own_work_adds_that_of_its_repeated_body(repeats: int) -> None:
+    def flex(bodies: tuple[Graph, ...]) -> NodeWork:
+        sketch = Sketch()
+        heads = [sketch.input(1, 2, 5, 4) for _ in range(3)]
+        sketch.node(
+            "FlexAttention", heads, (1, 2, 5, 4), domain="ai.onnx.preview", bodies=bodies,
+            repeats=repeats if bodies else 1,
+        )  # fmt: skip
+        return only(sketch.graph())
+
+    score = Sketch("score_mod")
+    score.relu(score.input(1, 2, 5, 5))
+    whole, own, body = flex((score.graph(),)), flex(()), count_work(score.graph())
+    assert own.work.macs == 2 * 2 * 5 * 5 * 4
+    assert whole.work == own.work + body.total * repeats
+    assert (whole.kind, whole.contraction) == (own.kind, own.contraction)
+    assert (whole.body, whole.repeats) == (body.nodes, repeats)
+
+
 def test_an_if_with_branches_of_equal_cost_needs_no_note() -> None:
     sketch = Sketch()
     flag = sketch.input(dtype=DType.BOOL)
@@ -641,12 +695,13 @@ def test_operators_without_formula_leave_one_note_for_each_kind() -> None:
         sketch.node(op_type, (x,), (4,), domain=domain)
     work = count_work(sketch.graph())
     assert [(note.code, note.text) for note in work.notes] == [
-        ("op-bytes-only", "operator RandomNormalLike (2 nodes) has no formula for its arithmetic;"
-         " only its bytes are counted"),
-        ("op-bytes-only", "operator ai.onnx.ml.LinearRegressor (1 node) has no formula for its"
-         " arithmetic; only its bytes are counted"),
-        ("op-unknown", "operator com.example.Magic (1 node) is in no table; only its bytes are"
-         " counted"),
+        ("op-bytes-only", "operator RandomNormalLike (2 nodes) has no formula: its arithmetic is"
+         " not counted, its bytes are"),
+        ("op-bytes-only", "operator ai.onnx.ml.LinearRegressor (1 node) has no formula: its"
+         " arithmetic is not counted, its bytes are"),
+        ("op-unknown", "operator com.example.Magic (1 node) is in no table: its arithmetic is not"
+         " counted; to have it counted, export it as a model function of standard operators; where"
+         " its output shapes are unknown, declare them in the file's value_info"),
     ]  # fmt: skip
     assert [node.kind for node in work.nodes] == [Kind.OPAQUE] * 4
     assert work.total == Work(0, 0, 64, 64, 0)
@@ -662,6 +717,30 @@ def test_an_unknown_shape_counts_nothing_and_is_noted() -> None:
         ("work-incomplete", "matmul_1"),
     ]
     assert [node.work for node in work.nodes] == [Work(read_bytes=64), Work(weight_bytes=64)]
+
+
+def test_the_notes_on_an_unknown_operator_of_unknown_shape_do_not_contradict() -> None:
+    sketch = Sketch()
+    x = sketch.node("Magic", (sketch.input(4, 4),), None, domain="com.example")
+    sketch.node("MatMul", (x, sketch.constant(4, 4)), None)
+    own, behind, unknown = count_work(sketch.graph()).notes
+    assert own.text == (
+        "of Magic only the bytes of tensors with known shapes are counted: the shape of"
+        f" {x!r} is unknown"
+    )
+    assert behind.text == (
+        "of MatMul no arithmetic and only the bytes of tensors with known shapes are counted: the"
+        f" shape of {x!r} is unknown"
+    )
+    assert "value_info" in unknown.text
+
+
+def test_a_contradiction_behind_a_guessed_shape_is_a_note_not_an_error() -> None:
+    graph = single("MatMul", [(2, 3), (4, 5)], (2, 5))
+    guessed = graph.with_notes((Note("shape-guessed", "a guess", "magic_0"),))
+    work = count_work(guessed)
+    assert [note.code for note in work.notes] == ["work-incomplete"]
+    assert work.total == Work(read_bytes=4 * 26, write_bytes=40)
 
 
 def test_a_tensor_that_the_graph_does_not_list_counts_as_unknown() -> None:

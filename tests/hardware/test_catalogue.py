@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicewise.core.errors import DeviceError
-from slicewise.hardware.aliases import ALIASES, DEFAULTED, REFUSED, fold
+from slicewise.hardware.aliases import ALIASES, DEFAULTED, NOTED, REFUSED, fold
 from slicewise.hardware.catalogue import device_names, find_device, load_device_file
+from slicewise.hardware.nearest import nearest_devices
 
 SEPARATORS = st.sampled_from(["-", " ", "_", ""])
 
@@ -31,9 +32,12 @@ def test_no_two_devices_fold_to_the_same_name() -> None:
 
 def test_every_alias_leads_to_a_device_and_hides_none() -> None:
     own = {fold(name) for name in device_names()}
-    for table in (ALIASES, DEFAULTED, REFUSED):
-        assert not own & set(table)
+    tables = (ALIASES, DEFAULTED, NOTED, REFUSED)
+    keys = [key for table in tables for key in table]
+    assert not own & set(keys)
+    assert len(keys) == len(set(keys))
     assert set(ALIASES.values()) <= set(device_names())
+    assert {name for name, _ in NOTED.values()} <= set(device_names())
     for names in (*DEFAULTED.values(), *REFUSED.values()):
         assert len(names) > 1
         assert set(names) <= set(device_names())
@@ -66,12 +70,101 @@ def test_case_spaces_and_dashes_do_not_matter(name: str, mark: str, upper: bool)
         ("AMD Instinct MI300X", "mi300x"),
         ("Intel(R) Core(TM) i9-10940X CPU", "i9-10940x"),
         ("4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("NVIDIA A10G", "a10g"),
+        ("Tesla V100-SXM3-32GB", "v100-sxm3-32gb"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
     ],
 )
 def test_the_names_that_drivers_print_are_known(text: str, name: str) -> None:
     device = find_device(text)
     assert device.name == name
     assert "device-ambiguous" not in {note.code for note in device.notes}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("L40-48GB", "l40"),
+        ("l40s 48 GB", "l40s"),
+        ("T4-16GB", "t4"),
+        ("rtx 4090 24gb", "rtx-4090"),
+        ("NVIDIA GeForce RTX 3080 10GB", "rtx-3080"),
+        ("AMD Instinct MI300X 192GB", "mi300x"),
+        ("B200 180GB", "b200-sxm"),
+        ("B200-192GB", "b200-sxm"),
+        ("B300 288GB", "b300-sxm"),  # decimal, as the vendor counts
+        ("h100 94gb", "h100-nvl-94gb"),
+        ("H100 NVL 94 GiB", "h100-nvl-94gb"),
+        ("GH200 144GB", "gh200-144gb"),
+        ("a30_24gb/1g.6gb", "a30/1g.6gb"),
+        ("Jetson AGX Orin 64GB", "jetson-agx-orin"),
+    ],
+)
+def test_a_name_followed_by_the_memory_of_the_card_is_that_card(text: str, name: str) -> None:
+    device = find_device(text)
+    assert device.name == name
+    assert "device-ambiguous" not in {note.code for note in device.notes}
+
+
+@given(st.sampled_from(device_names()), st.integers(1, 600))
+def test_a_card_found_by_its_memory_has_it(name: str, size: int) -> None:
+    try:
+        device = find_device(f"{name} {size}gb")
+    except DeviceError:
+        return
+    assert 0.92 * size * 1e9 <= device.memory_bytes <= 1.08 * (size + 1) * 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "other"),
+    [
+        ("H100-96GB", "gh200-96gb", "bandwidth of H100 SXM5"),
+        ("H200-141GB", "h200-sxm-141gb", "h200-nvl-141gb"),
+        ("Tesla P100 PCIe", "p100-pcie-16gb", "12 GB"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "rtx-pro-5000-48gb", "72 GB"),
+        ("NVIDIA Orin NX", "jetson-orin-nx", "8 GB"),
+        ("AGX Orin", "jetson-agx-orin", "32 GB"),
+        ("V100-32GB", "v100-sxm2", "v100-sxm3-32gb"),
+    ],
+)
+def test_a_name_that_another_product_bears_too_is_noted(text: str, name: str, other: str) -> None:
+    device = find_device(text)
+    assert device.name == name
+    assert device.notes[0].code == "device-ambiguous"
+    assert other in device.notes[0].text
+    assert device.notes[0].text.endswith(f"{name} is taken")
+
+
+@pytest.mark.parametrize(
+    ("text", "hints"),
+    [
+        ("h1o0", ["h100-sxm5-80gb", "h100-pcie-80gb", "h100-nvl-94gb"]),
+        ("L4o", ["l40"]),
+        ("mi300", ["mi300x"]),
+        ("3080", ["rtx-3080"]),
+        ("orin", ["jetson-orin-nx", "jetson-agx-orin"]),
+        ("MI250X", ["mi250"]),
+        ("rtx 4080 super", ["rtx-4080"]),
+        ("RTX 5090 Laptop GPU", ["rtx-5090"]),
+        ("a100-sxm5-80gb", ["a100-sxm4-40gb", "a100-sxm4-80gb"]),
+        ("gpu:x", ["gpu:0"]),
+        ("GPU 0", ["gpu:0"]),
+        ("cuda:", ["gpu:0"]),
+        ("cpu:0", ["cpu"]),
+    ],
+)
+def test_a_misspelt_name_gets_the_likeliest_and_no_others(text: str, hints: list[str]) -> None:
+    with pytest.raises(DeviceError) as caught:
+        find_device(text)
+    assert f"is unknown; did you mean {', '.join(hints)}?" in str(caught.value)
+
+
+@given(st.text(alphabet="abghlrtx0123456789 -", min_size=1, max_size=12))
+def test_hints_are_few_and_can_be_typed(text: str) -> None:
+    hints = nearest_devices(text, device_names())
+    assert len(hints) <= 4
+    assert set(hints) <= {*device_names(), "cpu", "gpu:0"}
 
 
 @pytest.mark.parametrize("text", ["a100", "A100", "h100", "v100", "a100-sxm4", "rtx pro 6000"])
@@ -123,16 +216,23 @@ def test_a_slice_and_a_share_are_parts_with_their_card_as_parent() -> None:
         ("a100-sxm4-80gb\x00", r"is no name"),
         ("x" * 5000, r"is no name"),
         ("a100-sxm5-80gb", r"is unknown; did you mean .*a100-sxm4-80gb"),
+        ("rtx 4090 48gb", r"'rtx 4090 48gb' is unknown: rtx-4090 has 24.0 GiB; give that name"),
+        ("rtx 3080 12gb", r"rtx-3080 has 10.0 GiB"),
+        ("a100-sxm4-80g", r"is unknown; did you mean a100-sxm4-80gb\?"),
+        ("titan x 12 gb", r"is ambiguous; choose one of titanx-pascal, titanx-maxwell"),
+        ("v100s 32gb", r"is unknown; did you mean v100"),
         ("gpu", r"gpu:0"),
         ("nonsense", r"`slicewise devices` lists all \d+; .*\./mine\.toml.*add-a-device"),
         ("2x H100", r"is several devices; slicewise predicts one"),
         ("NVIDIA H100 80GB HBM3 x8", r"is several devices; slicewise predicts one"),
         ("A100-80GB x4 (tensor parallel)", r"is several devices"),
-        ("a100-sxm4-80gb/", r"lacks the profile"),
+        ("a100-sxm4-80gb/", r"lacks the profile; write a100-sxm4-80gb/1g.10gb, or a100-sxm4-80gb"),
+        ("t4/", r"lacks the profile; write t4@50% \(it has no slices\), or t4 for the whole"),
+        ("t4@", r"share '' of t4 is not a percentage; write t4@50%"),
         ("a100-sxm4-80gb/5g.50gb", r"has no slice profile '5g.50gb'; it has 1g.10gb"),
         ("a100-sxm4-80gb/2g.10gb", r"did you mean 2g.20gb"),
         ("a100-sxm4-80gb/2g.20gb/1g.10gb", r"more than one part"),
-        ("a100-sxm4-80gb/2g.20gb@50", r"more than one part"),
+        ("a100-sxm4-80gb/2g.20gb@50%", r"more than one part; give one slice .* or one share"),
         ("a100-sxm4-80gb@50/2g.20gb", r"more than one part"),
         ("a100-sxm4-80gb@", r"share '' .* is not a percentage"),
         ("a100-sxm4-80gb@half", r"share 'half' .* is not a percentage"),

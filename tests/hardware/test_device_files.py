@@ -11,7 +11,7 @@ from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.precision import PRECISIONS, DType
 from slicewise.hardware.catalogue import device_names, find_device
-from slicewise.hardware.device_file import BASES, IDLE_FRACTION, SOURCED
+from slicewise.hardware.device_file import BASES, POWER_FLOOR_FRACTION, SOURCED
 from slicewise.hardware.figures import FIGURES
 
 FILES = resources.files("slicewise.hardware") / "devices"
@@ -30,12 +30,25 @@ FP32_EXCEPTIONS = {
     "b300-sxm": (1.075, "as B200"),
     "gb300": (1.122, "as GB200"),
     "p4": (0.965, "vendor figure at a lower boost clock"),
-    "h20-96gb": (1.113, "vendor figure; the clock is that of H100"),
-    "mi100": (2.0, "matrix units"),
-    "mi210": (2.0, "matrix units"),
-    "mi250": (2.0, "matrix units"),
     "mi300x": (2.0, "two operations a lane and clock"),
 }
+# fp64 over fp32 by the beginning of the architecture; matrix units count where they do fp64 (data
+# sheets; arithmetic throughput table of the CUDA programming guide)
+FP64_RATIOS = {
+    "Maxwell": 1 / 32, "Pascal GP100": 1 / 2, "Pascal": 1 / 32, "Volta": 1 / 2,
+    "Turing": 1 / 32, "Ampere GA100": 1, "Ampere": 1 / 64, "Ada": 1 / 64, "Hopper": 1,
+    "Blackwell GB100": 1 / 2, "Blackwell Ultra": 1 / 64, "Blackwell GB202": 1 / 64,
+    "Blackwell GB203": 1 / 64, "Blackwell GB205": 1 / 64, "Vega": 1 / 16, "CDNA1": 1 / 2,
+    "CDNA2": 2, "CDNA3": 1,
+}  # fmt: skip
+# File -> its ratio of fp64 where it is not that of the architecture, why
+FP64_EXCEPTIONS = {
+    "h20-96gb": (1 / 39.5, "cut for export"),
+    "b200-sxm": (37 / 80, "later sheet than that of its fp32"),
+    "gb200": (40 / 90, "later sheet than that of its fp32"),
+}
+# no figure that two sources agree on
+WITHOUT_FP64 = {"arc-pro-b60", "jetson-agx-orin", "jetson-agx-xavier", "jetson-orin-nx"}
 COLUMNS = {
     "tf32_tflops_dense": DType.TF32,
     "fp16_tflops_dense": DType.FP16,
@@ -101,10 +114,117 @@ def test_a_recalled_derived_or_estimated_figure_leaves_a_note(name: str) -> None
     assert isinstance(sources, dict)
     notes = {note.code: note.text for note in DEVICES[name].notes}
     for basis, code in (("recalled", "spec-recalled"), ("derived", "spec-derived")):
-        assert (code in notes) == bool(sources.get(basis))
-        assert all(figure in notes[code] for figure in sources.get(basis, []))
+        listed = set(sources.get(basis, [])) - {"fp64"}
+        assert (code in notes) == bool(listed)
+        assert all(figure in notes[code] for figure in listed)
     assert ("idle-power-estimated" in notes) == ("idle_power_w" in sources.get("estimated", []))
     assert ("launch-estimated" in notes) == ("launch_s" in sources.get("estimated", []))
+
+
+def test_a_recalled_fp64_is_noted_only_for_who_computes_in_it() -> None:
+    card = find_device("a100-sxm4-80gb")
+    assert not any("fp64" in note.text for note in card.notes)
+    for device in (card, card.slice("2g.20gb"), card.share(50)):
+        assert set(device.rate_notes) == {DType.FP64}
+        assert device.rate_notes[DType.FP64].code == "spec-recalled"
+        assert device.rate_notes[DType.FP64].text.endswith(": fp64")
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_fp64_has_the_ratio_of_its_architecture(name: str) -> None:
+    device = DEVICES[name]
+    assert (DType.FP64 not in device.peak_flop_per_s) == (name in WITHOUT_FP64)
+    if name in WITHOUT_FP64:
+        return
+    ratio = 0.5 if device.kind == "cpu" else None
+    if ratio is None:
+        known = (r for begin, r in FP64_RATIOS.items() if device.architecture.startswith(begin))
+        ratio = FP64_EXCEPTIONS[name][0] if name in FP64_EXCEPTIONS else next(known)
+    fp32 = device.peak_flop_per_s[DType.FP32]
+    # data sheets round to two digits
+    assert device.peak_flop_per_s[DType.FP64] / fp32 == pytest.approx(ratio, rel=0.09)
+    assert "fp64" in device.sources
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "matrix"),
+    [("mi100", 23.1, 46.1), ("mi210", 22.6, 45.3), ("mi250", 45.3, 90.5)],
+)
+def test_the_fp32_rates_of_vector_and_matrix_units_are_kept_apart(
+    name: str, vector: float, matrix: float
+) -> None:
+    device = find_device(name)
+    assert device.peak_flop_per_s[DType.FP32] == vector * 1e12
+    assert device.fp32_matrix_flop_per_s == matrix * 1e12
+    assert device.matrix_flop_per_s(DType.FP32) == matrix * 1e12
+    assert device.peak_for(PRECISIONS["fp32"]) == matrix * 1e12
+    assert device.share(50).matrix_flop_per_s(DType.FP32) == matrix * 1e12 / 2
+
+
+def test_a_device_without_fp32_matrix_units_contracts_at_the_vector_rate() -> None:
+    device = find_device("a100-sxm4-80gb")
+    assert device.fp32_matrix_flop_per_s is None
+    assert device.slice("2g.20gb").fp32_matrix_flop_per_s is None
+    for dtype in (DType.FP32, DType.FP16, DType.FP64):
+        assert device.matrix_flop_per_s(dtype) == device.peak_flop_per_s[dtype]
+    assert device.matrix_flop_per_s(DType.FP8) is None
+
+
+def test_two_dies_sold_as_one_board_are_remarked_upon() -> None:
+    remarks = [note for note in find_device("mi250").notes if note.code == "device-remark"]
+    assert len(remarks) == 1
+    assert "two devices of half these figures" in remarks[0].text
+    single = find_device("mi210")
+    for figure in ("compute_units", "memory_bytes", "cache_bytes"):
+        assert getattr(find_device("mi250"), figure) == 2 * getattr(single, figure)
+
+
+def test_a_cache_is_the_last_level_before_memory() -> None:
+    assert find_device("mi300x").cache_bytes == 256 * 2**20
+    assert "Infinity Cache" in find_device("mi300x").sources["cache_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "ratio"),
+    [
+        *(
+            (n, DType.INT8, 4)
+            for n in ("gtx-1080", "gtx-1080ti", "titanx-pascal", "titanxp", "p4")
+        ),
+        *(
+            (n, DType.INT8, 4)
+            for n in ("v100-sxm2", "v100-pcie-16gb", "v100-sxm3-32gb", "titan-v")
+        ),
+        *((n, DType.FP16, 2) for n in ("mi25", "vega-fe", "p100-pcie-16gb", "p100-unspecified")),
+    ],
+)
+def test_packed_arithmetic_of_vector_units_has_its_multiple_of_fp32(
+    name: str, dtype: DType, ratio: float
+) -> None:
+    peaks = DEVICES[name].peak_flop_per_s
+    assert peaks[dtype] / peaks[DType.FP32] == pytest.approx(ratio, rel=0.02)
+    if name != "p4":  # vendor figure
+        assert any(word in DEVICES[name].sources[dtype] for word in ("DP4A", "vector rate"))
+
+
+@pytest.mark.parametrize("name", ["gtx-1080", "v100-sxm2", "titan-v", "mi25", "vega-fe"])
+def test_packed_arithmetic_from_general_knowledge_is_noted(name: str) -> None:
+    recalled = next(n.text for n in DEVICES[name].notes if n.code == "spec-recalled")
+    assert ("fp16" if name in ("mi25", "vega-fe") else "int8") in recalled
+
+
+@pytest.mark.parametrize("name", ["p100-pcie-16gb", "m40", "titanx-maxwell", "jetson-tx2"])
+def test_a_gpu_without_dot_products_of_bytes_has_no_int8(name: str) -> None:
+    assert DType.INT8 not in DEVICES[name].peak_flop_per_s
+
+
+def test_a_product_of_a_similar_name_has_its_own_figures() -> None:
+    a10, a10g = find_device("a10"), find_device("a10g")
+    assert a10g.max_power_w == 2 * a10.max_power_w
+    assert a10g.peak_flop_per_s[DType.FP16] < 0.6 * a10.peak_flop_per_s[DType.FP16]
+    sxm2, sxm3 = find_device("v100-sxm2"), find_device("v100-sxm3-32gb")
+    assert sxm3.clock_hz > sxm2.clock_hz
+    assert sxm3.max_power_w > sxm2.max_power_w
 
 
 @pytest.mark.parametrize("name", [n for n in device_names() if DEVICES[n].kind == "gpu"])
@@ -154,10 +274,10 @@ def test_every_device_of_the_table_is_in_the_catalogue_with_its_figures(data: Pa
             if row[column]:
                 expected = float(row[column]) * 1e12
                 assert device.peak_flop_per_s[dtype] == pytest.approx(expected, rel=1e-5)
-        if row["fp32_tflops"] and not device.architecture.startswith("CDNA"):
+        if row["fp32_tflops"]:
             expected = float(row["fp32_tflops"]) * 1e12
             assert device.peak_flop_per_s[DType.FP32] == pytest.approx(expected, rel=1e-5)
-        if row["l2_mb"]:
+        if row["l2_mb"] and device.name != "mi300x":  # behind its L2 lies another level
             assert device.cache_bytes == int(float(row["l2_mb"]) * 2**20)
         if row["mem_gb"] and device.kind == "gpu":
             # the table mixes GB and GiB: 7 % apart
@@ -178,7 +298,8 @@ def test_no_measured_rate_exceeds_the_peak(data: Path) -> None:
     seen = 0
     for row in rows(data):
         if row["max_fp32_tflops_seen_in_data"]:
-            peak = DEVICES[row["device"].lower()].peak_flop_per_s[DType.FP32]
+            peak = DEVICES[row["device"].lower()].matrix_flop_per_s(DType.FP32)
+            assert peak is not None
             assert float(row["max_fp32_tflops_seen_in_data"]) * 1e12 <= peak * 1.001
             seen += 1
     assert seen == 9
@@ -221,8 +342,10 @@ def test_no_eager_launch_is_above_the_least_eager_kernel_seen(data: Path) -> Non
         assert DEVICES[group["device"].lower()].launch_s <= group["latency_us_min"] * 1e-6
 
 
-def test_estimated_idle_power_is_the_stated_part_of_the_limit() -> None:
+def test_an_estimated_power_floor_is_the_stated_part_of_the_limit_and_says_what_it_is() -> None:
     for device in DEVICES.values():
         if "idle-power-estimated" in codes(device):
-            expected = IDLE_FRACTION * device.max_power_w
+            text = next(n.text for n in device.notes if n.code == "idle-power-estimated")
+            assert "floor of power while work runs (clocks up), not at rest" in text
+            expected = POWER_FLOOR_FRACTION * device.max_power_w
             assert device.idle_power_w == pytest.approx(expected, rel=0.01)

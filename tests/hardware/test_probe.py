@@ -245,6 +245,14 @@ def test_more_cores_are_never_slower(cores: int, clock_hz: float, more: int) -> 
     assert one.max_power_w < other.max_power_w
 
 
+@given(st.sampled_from(["fma", "avx512f", "asimd", "sse2"]), st.integers(1, 64))
+def test_a_core_does_half_as_many_fp64_operations_as_fp32(flag: str, cores: int) -> None:
+    family = "aarch64" if flag == "asimd" else "x86_64"
+    facts = CpuFacts(machine=family, flags=frozenset({flag}), cores=cores, clock_hz=2e9)
+    peaks = device_of_cpu(facts).peak_flop_per_s
+    assert peaks[DType.FP64] == peaks[DType.FP32] / 2
+
+
 def test_the_driver_query_is_parsed() -> None:
     a100, t4 = parse_smi_query(SMI)
     assert (a100.index, a100.name, a100.mig_enabled) == (0, "NVIDIA A100-SXM4-40GB", True)
@@ -309,9 +317,9 @@ def test_an_unknown_gpu_that_nvml_describes_becomes_a_device_with_notes() -> Non
 @pytest.mark.parametrize(
     ("capability", "name"),
     [
-        ("6.1", "gtx-1080ti"), ("7.0", "v100-sxm2"), ("8.0", "a100-sxm4-80gb"),
-        ("8.6", "rtx-3090"), ("8.9", "rtx-4090"), ("9.0", "h100-sxm5-80gb"),
-        ("10.0", "b200-sxm"), ("12.0", "rtx-5090"),
+        ("5.2", "m40"), ("6.0", "p100-pcie-16gb"), ("6.1", "gtx-1080ti"), ("7.0", "v100-sxm2"),
+        ("7.5", "rtx-2080-ti"), ("8.0", "a100-sxm4-80gb"), ("8.6", "rtx-3090"),
+        ("8.9", "rtx-4090"), ("9.0", "h100-sxm5-80gb"), ("10.0", "b200-sxm"), ("12.0", "rtx-5090"),
     ],
 )  # fmt: skip
 def test_the_rates_of_a_generation_are_those_of_a_card_of_it(capability: str, name: str) -> None:

@@ -96,6 +96,27 @@ def test_a_file_takes_a_share_or_a_slice_behind_its_path(tmp_path: Path) -> None
         find_device(f"{path}/2g.5gb")
 
 
+def test_a_file_may_give_a_matrix_rate_of_fp32_and_remarks(tmp_path: Path) -> None:
+    text = text_of({"remarks": '["one of two", "loud"]'}, peaks=f"{PEAKS}fp32_matrix = 3.14e13\n")
+    device = load_device_file(write(tmp_path, text))
+    assert device.peak_flop_per_s[DType.FP32] == 1.57e13
+    assert device.matrix_flop_per_s(DType.FP32) == 3.14e13
+    remarks = [note.text for note in device.notes if note.code == "device-remark"]
+    assert remarks == ["mine: one of two", "mine: loud"]
+
+
+def test_remarks_that_are_no_list_are_refused(tmp_path: Path) -> None:
+    assert "remarks='one' must be a list of strings" in error_of(
+        write(tmp_path, text_of({"remarks": "'one'"}))
+    )
+
+
+def test_a_default_of_idle_power_is_called_a_floor_under_work(tmp_path: Path) -> None:
+    device = load_device_file(write(tmp_path, text_of()))
+    text = next(n.text for n in device.notes if n.code == "idle-power-estimated")
+    assert "the floor of power while work runs: 18% of max_power_w taken" in text
+
+
 def test_a_relative_path_and_capital_suffix_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +211,10 @@ def test_a_mistake_gets_the_hint_that_mends_it(
         ("[peak_flop_per_s]\nfp32 = nan\n", r"peak_flop_per_s\.fp32=nan is impossible"),
         ("[peak_flop_per_s]\nfp32 = 1e13\nfp61 = 1e13\n",
          r"unknown key peak_flop_per_s\.fp61; .*did you mean peak_flop_per_s\.fp"),
+        ("[peak_flop_per_s]\nfp32 = 2e13\nfp32_matrix = 1e13\n",
+         r"fp32_matrix=1e\+13 is below fp32=2e\+13; .*correct it or leave it out"),
+        ("[peak_flop_per_s]\nfp32 = 2e13\nfp32_matrix = 40\n",
+         r"fp32_matrix=40 is impossible; .*did you mean 4e\+13 \(40 Tflop/s\)"),
         ("peak_flop_per_s = 1e13\n", r"peak_flop_per_s=.* must be a table"),
     ],
 )  # fmt: skip

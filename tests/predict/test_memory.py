@@ -81,9 +81,49 @@ def test_a_body_adds_its_own_peak() -> None:
     graph = replace(outer, nodes=(loop, outer.nodes[1]))
     work = list(_work(graph))
     work[0] = replace(work[0], kind=Kind.CONTROL, body=_work(body), repeats=4)
-    plain = peak_activation_bytes(graph, _work(graph))
     assert peak_activation_bytes(graph, work) == 10 * KIB + 35 * KIB
-    assert plain == 10 * KIB
+
+
+def _branch(wide: int, op_type: str = "Add") -> Graph:
+    """Build a branch of two nodes that makes `wide` KiB, and 5 KiB of it."""
+    graph = _graph([("x", "a"), ("a", "y")], {"x": 5, "a": wide, "y": 5}, ("y",))
+    first, last = graph.nodes
+    return replace(graph, inputs=(), nodes=(first, replace(last, op_type=op_type)))
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("widths", [(30, 80), (80, 30)])
+def test_the_peak_of_an_if_is_that_of_its_larger_branch_whichever_is_priced(
+    kept: int, widths: tuple[int, int]
+) -> None:
+    branches = (_branch(widths[0]), _branch(widths[1]))
+    outer = _graph([("x", "c"), ("c", "y")], {"x": 5, "c": 5, "y": 5}, ("y",))
+    choice = replace(outer.nodes[0], op_type="If", bodies=branches)
+    graph = replace(outer, nodes=(choice, outer.nodes[1]))
+    work = list(_work(graph))
+    work[0] = replace(work[0], kind=Kind.CONTROL, body=_work(branches[kept]), body_index=kept)
+    assert peak_activation_bytes(graph, work) == (10 + 80 + 5) * KIB
+
+
+def test_in_a_branch_that_is_not_priced_no_node_is_taken_for_a_view() -> None:
+    branch = _branch(30, "Identity")
+    as_view = _work(branch, {"y": Kind.VIEW})
+    assert peak_activation_bytes(branch, as_view) == 30 * KIB
+    assert peak_activation_bytes(branch, None) == 35 * KIB
+
+
+def test_what_an_int8_kernel_writes_is_held_in_int8() -> None:
+    # conv writes what the QuantizeLinear behind it gives: a float tensor of 40 KiB never exists
+    graph = _graph(
+        [("x", "conv"), ("conv", "q"), ("q", "dq"), ("dq", "y")],
+        {"x": 1, "conv": 40, "q": 40, "dq": 40, "y": 40},
+        ("y",),
+    )
+    tensors = {**graph.tensors, "q": replace(graph.tensors["q"], dtype=DType.INT8)}
+    graph = replace(graph, tensors=tensors)
+    fused = _work(graph, {"q": Kind.VIEW, "dq": Kind.VIEW})
+    assert peak_activation_bytes(graph, fused) == (10 + 40) * KIB
+    assert peak_activation_bytes(graph, _work(graph)) == 80 * KIB
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=12), st.integers(2, 9))

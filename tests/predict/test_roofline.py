@@ -1,5 +1,6 @@
 """The roofline: the laws of predictors, then what is its own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -102,11 +103,56 @@ class TestRoofline(PredictorLaws):
         many = self.predict((replace(lstm, steps=100),)).nodes[0].latency_ms
         assert many > 50 * 1e-3 + one
 
-    @given(st.integers(1, 12))
+    @given(works, st.integers(2, 64))
     @settings(deadline=None)
-    def test_saturation_grows_with_the_batch_and_reaches_full(self, doublings: int) -> None:
-        def at(batch: int) -> float:
-            return self.predict((product(batch * 49, 512, 512),) * 4).saturation
+    def test_the_saturated_time_of_an_item_does_not_depend_on_the_batch(
+        self, nodes: tuple[NodeWork, ...], batch: int
+    ) -> None:
+        """saturation x (T - H) / b = t_sat, where the device is not full."""
+        one, many = self.predict(nodes), self.predict(tuple(map(_times(batch), nodes)))
+        if max(one.saturation, many.saturation) < 1:
+            of_one = one.saturation * (one.latency_ms.value - one.host_ms)
+            of_many = many.saturation * (many.latency_ms.value - many.host_ms)
+            assert of_many == pytest.approx(of_one * batch, rel=1e-6)
 
-        assert at(2**doublings) >= at(2 ** (doublings - 1)) - 0.06  # a wave may be cut short
-        assert at(2**14) > 0.6
+    def test_a_large_batch_fills_the_device(self) -> None:
+        small, large = (self.predict((product(b * 49, 512, 512),) * 4) for b in (1, 2**14))
+        assert small.saturation < 0.3
+        assert large.saturation > 0.6
+
+    def test_own_work_of_a_node_with_a_body_is_priced_beside_the_body(self) -> None:
+        body, own = (pointwise(1000),), product(4096, 4096, 4096)
+        node = replace(own, body=body, work=own.work + body[0].work * 3, repeats=3)
+        alone, looped = self.predict((own,)), self.predict((node,))
+        assert looped.latency_ms.value > alone.latency_ms.value
+
+    def test_matrix_times_vector_is_bound_by_its_weights(self) -> None:
+        made = self.predict((product(1, 8192, 8192),))
+        assert made.nodes[0].limit == "memory"
+        weights_ms = 8192 * 8192 * 4 / tiny_gpu().memory_bandwidth_bytes_per_s * 1e3
+        assert made.nodes[0].latency_ms == pytest.approx(weights_ms / 0.8, rel=0.05)
+
+    def test_what_binds_is_named(self) -> None:
+        limits = {
+            "compute": product(8192, 8192, 8192),
+            "waves": product(256, 64, 50_000),
+            "memory": pointwise(10**8),
+            "launch": pointwise(10),
+        }
+        for limit, node in limits.items():
+            assert self.predict((node,)).nodes[0].limit == limit
+
+
+def _times(batch: int) -> Callable[[NodeWork], NodeWork]:
+    """Return the node at `batch` times the items; weights stay."""
+
+    def grown(node: NodeWork) -> NodeWork:
+        weight_bytes = node.work.weight_bytes
+        shape = node.contraction
+        return replace(
+            node,
+            work=replace(node.work * batch, weight_bytes=weight_bytes),
+            contraction=None if shape is None else replace(shape, m=shape.m * batch),
+        )
+
+    return grown

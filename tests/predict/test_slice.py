@@ -132,3 +132,12 @@ def test_a_model_that_outgrows_the_slice_is_told() -> None:
     assert "memory-exceeded" not in {
         note.code for note in scale(grown, tiny_gpu().slice("3g.40gb")).notes
     }
+
+
+@given(st.floats(0.65, 1.0))
+@settings(deadline=None)
+def test_above_the_knee_units_may_be_taken_away_for_free(compute: float) -> None:
+    """Partial waves leave units idle: what the card does not use it may lose."""
+    made = _predict((product(512, 128, 1 << 14),) * 6)
+    assert made.saturation < 0.45
+    assert slowdown(made, compute, 1.0) < 1.05

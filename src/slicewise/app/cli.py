@@ -1,5 +1,6 @@
 """The command line: parse, call a flow, show. One place turns errors into lines and exit codes."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -60,6 +61,14 @@ Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension, as in seq=128."),
 ]
+BatchAxes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batch-axis",
+        metavar="[NAME=]AXIS",
+        help="Axis of an input that is the batch, where it is not the leading one; or none.",
+    ),
+]
 Explain = Annotated[
     bool, typer.Option("--explain", help="Show the heaviest operators and what limits them.")
 ]
@@ -96,6 +105,7 @@ def predict(
     runtime: RuntimeOption = "onnxruntime",
     inputs: Inputs = None,
     dim: Dims = None,
+    batch_axis: BatchAxes = None,
     explain: Explain = False,
     strict: Strict = False,
     as_json: AsJson = False,
@@ -110,11 +120,11 @@ def predict(
     from slicewise.flows.predict import PredictOptions, predict_many
 
     if output is not None:
-        check_writable(output)
+        check_writable(output, inputs=models)
     names = options.split_list(device or [])
     if device and not names:
         raise UsageError("--device is empty; name one, as in --device a100-sxm4-80gb")
-    with _progress(quiet=as_json) as progress:
+    with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         result = predict_many(
             models,
             devices=names or [None],
@@ -124,6 +134,7 @@ def predict(
                 runtime=runtime,
                 dims=options.parse_dims(dim or []),
                 inputs=options.parse_inputs(inputs or []),
+                batch_axes=options.parse_batch_axes(batch_axis or []),
                 strict=strict,
             ),
             progress=progress,
@@ -136,7 +147,8 @@ def predict(
     def report() -> None:
         from slicewise.app import report
 
-        report.console().print(report.predict_report(result, explain=explain))
+        console = report.console()
+        console.print(report.predict_report(result, explain=explain, width=console.width))
 
     _show(document, report, as_json=as_json, output=output)
 
@@ -147,6 +159,7 @@ def support(
     batch: Batches = None,
     inputs: Inputs = None,
     dim: Dims = None,
+    batch_axis: BatchAxes = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which operators of a model are priced by a formula, which by bytes only."""
@@ -161,6 +174,7 @@ def support(
         batch=batches[0],
         dims=options.parse_dims(dim or []),
         inputs=options.parse_inputs(inputs or []),
+        batch_axes=options.parse_batch_axes(batch_axis or []),
     )
 
     def report() -> None:
@@ -233,19 +247,42 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Return the exit code of one command line; a user's mistake prints one line on stderr."""
+    if sys.stdout is None:  # closed by the caller (>&-)
+        return _fail("stdout is closed; redirect it to a file or to /dev/null", 1)
+    _tolerate_any_text()
     try:
         code = app(args=arguments, prog_name="slicewise", standalone_mode=False)
+        sys.stdout.flush()
     except SlicewiseError as err:
         return _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader (head, less) went away: not an error. Keep the interpreter's own flush quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()  # the reader (head, less) went away: not an error
         return 0
     except _CLICK_ERRORS as err:
         return _usage(err)
+    except OSError as err:
+        # What reads and writes files maps its own errors: this is the terminal, pipe or disk that
+        # the report goes to.
+        _silence_stdout()
+        return _fail(f"cannot write the report: {err.strerror or err}; free or redirect stdout", 1)
     return code if isinstance(code, int) else 0
+
+
+def _tolerate_any_text() -> None:
+    """Let names in any encoding be printed, escaped where the terminal cannot show them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter's own flush at exit from failing again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return  # not a real file: nothing will be flushed
 
 
 # Newer releases of typer carry their own copy of click, so its classes are taken from typer.
@@ -263,10 +300,11 @@ def _usage(err: Exception) -> int:
     if type(err).__name__ == "NoArgsIsHelpError":
         typer.echo(message)
         return 0
-    return _fail(f"{message.rstrip('.')}; `slicewise --help` shows what there is", 2)
+    return _fail(f"{message.rstrip('.')}; `slicewise COMMAND --help` shows what there is", 2)
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    sys.stderr.write(f"error: {line}\n")
+    line = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
+    if sys.stderr is not None:
+        sys.stderr.write(f"error: {line}\n")
     return code

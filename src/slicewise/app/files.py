@@ -1,43 +1,65 @@
 """Writing what a user asked for: whole or not at all."""
 
 import os
+import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from slicewise.core.errors import UsageError
 
 
-def check_writable(path: Path) -> None:
-    """Raise `UsageError` if `path` cannot be written, before any work is done."""
-    folder = path.parent
-    if path.is_dir():
+def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
+    """Raise `UsageError` if `path` cannot be written, or is one of the files being read."""
+    target = path.resolve()
+    if target.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder; give a file name inside it")
+    for name in inputs:
+        if Path(name).resolve() == target:
+            raise UsageError(f"output {str(path)!r} is the model itself; give another file name")
+    folder = target.parent
     if not folder.is_dir():
         raise UsageError(
             f"output {str(path)!r}: the folder {str(folder)!r} does not exist; make it"
         )
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not os.access(target if target.exists() else folder, os.W_OK):
         raise UsageError(f"output {str(path)!r} cannot be written; choose another place")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and rename it there, so that no half file is ever seen."""
+    """Write `content` beside `path` and rename it there, so that no half file is ever seen.
+
+    A link is followed; a file keeps its permissions. What is no regular file (a pipe, a device) is
+    written to directly, never replaced.
+    """
+    target = path.resolve()
     try:
-        descriptor, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
+        kept = target.stat()
+    except OSError:
+        kept = None
+    try:
+        if kept is not None and not stat.S_ISREG(kept.st_mode):
+            with target.open("wb") as file:
+                file.write(content)
+        else:
+            mode = 0o666 & ~_umask() if kept is None else stat.S_IMODE(kept.st_mode)
+            _replace(target, content, mode)
     except OSError as err:
         raise UsageError(f"output {str(path)!r} cannot be written: {err.strerror}") from err
+
+
+def _replace(target: Path, content: bytes, mode: int) -> None:
+    descriptor, name = tempfile.mkstemp(
+        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
+    )
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as err:
-        raise UsageError(f"output {str(path)!r} cannot be written: {err.strerror}") from err
+        temporary.chmod(mode)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,8 +1,10 @@
 """From the strings of a command line to typed values; one `UsageError` line for a mistake."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from slicewise.core.errors import UsageError
+from slicewise.core.graph import LARGEST_DIMENSION
 
 
 def split_list(values: Iterable[str]) -> list[str]:
@@ -22,14 +24,15 @@ def parse_batches(values: Iterable[str]) -> list[int | None]:
     >>> parse_batches(["1,8", "32"])
     [1, 8, 32]
     """
-    items = split_list(values)
-    return [_positive("--batch", item, "--batch 1,8,32") for item in items] or [None]
+    example = "--batch 1,8,32"
+    items = _items("--batch", values, example)
+    return [_positive("--batch", item, example) for item in items] or [None]
 
 
 def parse_dims(values: Iterable[str]) -> Mapping[str, int]:
     """Return dimension by name from 'seq=128'."""
     dims: dict[str, int] = {}
-    for item in split_list(values):
+    for item in _items("--dim", values, "--dim seq=128"):
         name, sign, size = item.rpartition("=")
         if not sign or not name.strip():
             raise UsageError(f"--dim {item!r} is not NAME=SIZE; write --dim seq=128")
@@ -41,8 +44,11 @@ def parse_dims(values: Iterable[str]) -> Mapping[str, int]:
 
 def parse_inputs(values: Iterable[str]) -> Mapping[str, tuple[int, ...]]:
     """Return shape by input name from 'ids=1x128'; the name is '' where none is given."""
+    texts = list(values)
+    for text in texts:
+        _refuse_comma_shape(text)
     shapes: dict[str, tuple[int, ...]] = {}
-    for item in split_list(values):
+    for item in _items("--input", texts, "--input 1x3x224x224"):
         name, _, shape = item.rpartition("=")
         example = f"--input {name + '=' if name else ''}1x3x224x224"
         axes = tuple(
@@ -53,11 +59,66 @@ def parse_inputs(values: Iterable[str]) -> Mapping[str, tuple[int, ...]]:
     return shapes
 
 
+def _refuse_comma_shape(text: str) -> None:
+    """Refuse 'x=1,3,224,224' and '[1, 3]': the comma stands between inputs, not sizes."""
+    match = re.fullmatch(r"\s*(.*=)?\s*[\[(]?\s*(\d+(?:\s*,\s*\d+)+)\s*,?\s*[\])]?\s*", text)
+    if match is not None:
+        shape = "x".join(part.strip() for part in match[2].split(","))
+        raise UsageError(
+            f"--input {text!r}: sizes are joined by x, commas stand between inputs; write --input"
+            f" {match[1] or ''}{shape}"
+        )
+
+
+def parse_batch_axes(values: Iterable[str]) -> Mapping[str, int | None]:
+    """Return the batch axis by input name; '' is every input, None an input without a batch.
+
+    >>> parse_batch_axes(["1"]), parse_batch_axes(["x=-2,mask=none"])
+    ({'': 1}, {'x': -2, 'mask': None})
+    """
+    found: dict[str, int | None] = {}
+    for item in _items("--batch-axis", values, "--batch-axis x=1"):
+        name, sign, text = (part.strip() for part in item.rpartition("="))
+        if (sign and not name) or not re.fullmatch(r"-?[0-9]{1,3}|none", text.lower()):
+            raise UsageError(
+                f"--batch-axis {item!r} is not [NAME=]AXIS; write --batch-axis 1, --batch-axis"
+                " x=1, or --batch-axis x=none where x has no batch"
+            )
+        axis = None if text.lower() == "none" else int(text)
+        if found.setdefault(name, axis) != axis:
+            raise UsageError(
+                f"--batch-axis gives {name or 'every input'!r} two axes,"
+                f" {_axis_text(found[name])} and {_axis_text(axis)}; give one"
+            )
+    return found
+
+
+def _axis_text(axis: int | None) -> str:
+    return "none" if axis is None else str(axis)
+
+
+def _items(option: str, values: Iterable[str], example: str) -> list[str]:
+    """Return the items of repeated and comma-separated options; an empty one is a mistake."""
+    items = [part.strip() for value in values for part in value.split(",")]
+    if not all(items):
+        raise UsageError(
+            f"{option} has an empty item (an unset shell variable?); write {example}, or leave"
+            f" {option} out"
+        )
+    return items
+
+
 def _positive(option: str, text: str, example: str, *, whole: str | None = None) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
+    if not (digits.isascii() and digits.isdigit()) or not digits.strip("0"):
         raise UsageError(
             f"{option} {whole or text!r}: {digits!r} is not a positive whole number;"
             f" write {example}"
+        )
+    # the length first: Python refuses to read numbers of thousands of digits
+    if len(digits.lstrip("0")) > 10 or int(digits) > LARGEST_DIMENSION:
+        raise UsageError(
+            f"{option} {whole or text!r}: {digits[:40]} is more than {LARGEST_DIMENSION}"
+            f" (2^31 - 1), the most that a dimension can be; write {example}"
         )
     return int(digits)

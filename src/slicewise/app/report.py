@@ -3,7 +3,8 @@
 Renders text with rich; computes nothing but shares and rankings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -18,7 +19,6 @@ from slicewise.core.precision import DType
 from slicewise.core.units import format_capacity, format_ms, format_number, format_scaled
 
 HEAVIEST = 10
-MOST_NOTES = 12
 _PLAIN_WIDTH = 2000  # of a pipe or a file, so that nothing is wrapped; tables take what they need
 
 
@@ -30,18 +30,12 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def predict_report(result: PredictionSet, *, explain: bool) -> RenderableType:
-    """Return the report of `slicewise predict`."""
+def predict_report(result: PredictionSet, *, explain: bool, width: int) -> RenderableType:
+    """Return the report of `slicewise predict`, for a terminal of `width` columns."""
     parts: list[RenderableType] = [_answer(result.predictions), Text()]
     parts.extend(_model_line(model) for model in result.models)
-    parts.append(_prediction_table(result.predictions))
-    parts.append(
-        Text(
-            "Intervals hold 90 % of open measurements of this kind; latency and energy are for the"
-            " whole batch.",
-            style="dim",
-        )
-    )
+    parts.append(_prediction_table(result.predictions, width))
+    parts.append(Text(_about_intervals(result.predictions), style="dim"))
     if explain:
         for made in result.predictions:
             parts.extend((Text(), _explanation(made)))
@@ -49,13 +43,27 @@ def predict_report(result: PredictionSet, *, explain: bool) -> RenderableType:
     return Group(*parts)
 
 
+def _about_intervals(predictions: Sequence[Prediction]) -> str:
+    uncovered = [
+        any(note.code == "interval-uncovered" for note in made.notes) for made in predictions
+    ]
+    if not any(uncovered):
+        held = "Intervals hold 90 % of open measurements of this kind"
+    elif all(uncovered):
+        held = "No open measurement is of this kind: intervals are borrowed and wide"
+    else:
+        held = "Intervals hold 90 % of open measurements, or are borrowed and wide (see notes)"
+    return f"{held}. Latency and energy are for the whole batch."
+
+
 def _answer(predictions: Sequence[Prediction]) -> Text:
     if len(predictions) == 1:
         made = predictions[0]
         return Text.assemble(
-            (f"{made.model} on {_place(made)}, batch {made.batch}: ", ""),
+            (f"{_clean(made.model)} on {_place(made)}, batch {made.batch}: ", ""),
             (format_ms(made.latency_ms.value), "bold green"),
-            f" ({_interval(made.latency_ms)} ms), {format_number(made.throughput_per_s)} items/s",
+            f" ({format_ms(made.latency_ms.low)} to {format_ms(made.latency_ms.high)}),"
+            f" {format_number(made.throughput_per_s)} items/s",
         )
     quickest = min(predictions, key=lambda made: made.latency_ms.value)
     busiest = max(predictions, key=lambda made: made.throughput_per_s)
@@ -69,7 +77,7 @@ def _answer(predictions: Sequence[Prediction]) -> Text:
 
 
 def _subject(made: Prediction) -> str:
-    return f"{made.model} on {_place(made)}, batch {made.batch}"
+    return f"{_clean(made.model)} on {_place(made)}, batch {made.batch}"
 
 
 def _place(made: Prediction) -> str:
@@ -85,35 +93,67 @@ def _model_line(model: ModelInfo) -> Text:
     )
 
 
-def _prediction_table(predictions: Sequence[Prediction]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of the table of predictions; the last in rank gives way on a narrow terminal."""
+
+    head: str
+    rank: int
+    cell: Callable[[Prediction], str]
+
+
+_COLUMNS = (
+    _Column("batch", 0, lambda made: str(made.batch)),
+    _Column("latency ms", 0, lambda made: format_number(made.latency_ms.value)),
+    _Column("90 % interval", 1, lambda made: _interval(made.latency_ms)),
+    _Column("items/s", 2, lambda made: format_number(made.throughput_per_s)),
+    _Column("energy J", 4, lambda made: format_number(made.energy_j.value)),
+    _Column("memory", 3, lambda made: _memory_cell(made)),
+    _Column("GMAC", 7, lambda made: format_number(made.macs / 1e9)),
+    _Column("of peak", 6, lambda made: f"{made.compute_utilisation:.0%}"),
+    _Column("full", 5, lambda made: f"{made.saturation:.0%}"),
+)
+
+
+def _prediction_table(predictions: Sequence[Prediction], width: int) -> Table:
     several = len({made.model for made in predictions}) > 1
+    names = [_clean(made.model) for made in predictions] if several else []
+    places = [_place(made) for made in predictions]
+    room = width - max(map(len, places)) - max(map(len, names), default=0)
+    columns = _columns_that_fit(predictions, room)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     if several:
-        table.add_column("model", overflow="fold")
-    table.add_column("device", overflow="fold")
-    for head in (
-        "batch", "latency ms", "90 % interval", "items/s", "energy J", "memory", "GMAC",
-        "of peak", "full",
-    ):  # fmt: skip
-        table.add_column(head, justify="right", no_wrap=True)
-    for made in predictions:
-        cells = [
-            _place(made),
-            str(made.batch),
-            format_number(made.latency_ms.value),
-            _interval(made.latency_ms),
-            format_number(made.throughput_per_s),
-            format_number(made.energy_j.value),
-            _memory_cell(made),
-            format_number(made.macs / 1e9),
-            f"{made.compute_utilisation:.0%}",
-            f"{made.saturation:.0%}",
-        ]
-        table.add_row(*([made.model, *cells] if several else cells))
+        table.add_column("model", overflow="fold", min_width=8)
+    table.add_column("device", overflow="fold", min_width=12)
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    for i, made in enumerate(predictions):
+        cells = [places[i], *(column.cell(made) for column in columns)]
+        table.add_row(*([names[i], *cells] if several else cells))
     runs = sorted({f"{made.precision} with {made.runtime}" for made in predictions})
-    table.caption = f"{', '.join(runs)}. of peak: share of peak arithmetic. full: saturation."
+    legend = {"of peak": "share of peak arithmetic", "full": "saturation, 100 % = no idle units"}
+    shown = [f"{c.head}: {legend[c.head]}." for c in columns if c.head in legend]
+    hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."
+    table.caption = f"{', '.join(runs)}. {' '.join(shown)}{hidden}"
     table.caption_justify = "left"
     return table
+
+
+def _columns_that_fit(predictions: Sequence[Prediction], room: int) -> list[_Column]:
+    """Return the columns that fit beside the names, those of the highest rank left out first."""
+    columns = list(_COLUMNS)
+
+    def needed(column: _Column) -> int:
+        return 2 + max(len(column.head), *(len(column.cell(made)) for made in predictions))
+
+    while sum(map(needed, columns)) > room and max(column.rank for column in columns) > 0:
+        columns.remove(max(columns, key=lambda column: column.rank))
+    return columns
+
+
+def _clean(name: str) -> str:
+    """Return a name from outside without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in name)
 
 
 def _memory_cell(made: Prediction) -> str:
@@ -173,18 +213,30 @@ def _by_limit(made: Prediction) -> Text:
 
 
 def _notes(notes: Sequence[Note]) -> list[RenderableType]:
-    """Notes once each; notes of one code and text on many nodes take one line."""
-    by_text: dict[tuple[str, str], list[str]] = {}
-    for note in unique_notes(notes):
-        by_text.setdefault((note.code, note.text), []).append(note.node)
-    if not by_text:
+    """One line for each code, those about the model first; further texts are counted."""
+    by_code: dict[str, list[Note]] = {}
+    for note in sorted(unique_notes(notes), key=lambda note: note.code in _ABOUT_DEVICES):
+        by_code.setdefault(note.code, []).append(note)
+    if not by_code:
         return []
     lines: list[RenderableType] = [Text(), Text("Notes", style="bold")]
-    for (code, text), nodes in list(by_text.items())[:MOST_NOTES]:
-        lines.append(Text(f"  {code}: {text}{_where([node for node in nodes if node])}"))
-    if len(by_text) > MOST_NOTES:
-        lines.append(Text(f"  ... and {len(by_text) - MOST_NOTES} more; --json lists them all"))
+    for code, same in by_code.items():
+        text = same[0].text
+        nodes = [note.node for note in same if note.node and note.text == text]
+        others = len({note.text for note in same}) - 1
+        more = f" (and {others} more like it; --json has all)" if others else ""
+        lines.append(Text(f"  {code}: {_clean(text)}{_where(nodes)}{more}"))
     return lines
+
+
+# Notes about figures of a device come after those about the model and the prediction.
+_ABOUT_DEVICES = frozenset(
+    {
+        "spec-recalled", "spec-derived", "spec-estimated", "spec-probed", "idle-power-estimated",
+        "launch-estimated", "host-estimated", "bandwidth-estimated", "slice-estimated",
+        "slice-memory-estimated", "slice-cache-uncertain", "energy-estimated",
+    }
+)  # fmt: skip
 
 
 def _where(nodes: Sequence[str]) -> str:
@@ -198,16 +250,17 @@ def support_report(result: Support) -> RenderableType:
     missing = [row for row in result.operators if row.coverage is not Coverage.FORMULA]
     if result.covered:
         answer = Text.assemble(
-            f"{result.model.name}: ",
+            f"{_clean(result.model.name)}: ",
             ("every operator has a formula", "bold green"),
             f" ({len(result.operators)} kinds)",
         )
     else:
-        names = ", ".join(row.op_type for row in missing)
+        names = ", ".join(f"{row.op_type} ({row.coverage})" for row in missing)
+        told = f"{len(missing)} of {len(result.operators)} operators are not priced by a formula"
+        if not missing:
+            told = "every operator has a formula, but some shapes are unknown (see notes)"
         answer = Text.assemble(
-            f"{result.model.name}: ",
-            (f"{len(missing)} of {len(result.operators)} operator kinds by bytes only", "yellow"),
-            f": {names}",
+            f"{_clean(result.model.name)}: ", (told, "yellow"), f": {names}" if names else ""
         )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("operator", "domain", "kind", "nodes", "priced by"):
@@ -260,16 +313,19 @@ def device_report(device: Device) -> RenderableType:
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column()
     facts.add_column()
-    rates = (f"{dtype} {format_scaled(rate, 'op/s')}" for dtype, rate in sorted(
-        device.peak_flop_per_s.items()
-    ))  # fmt: skip
+    rates = tuple(
+        f"{dtype} {format_scaled(rate, 'op/s')}"
+        for dtype, rate in sorted(device.peak_flop_per_s.items())
+    )
+    if device.fp32_matrix_flop_per_s is not None:
+        rates = (*rates, f"fp32 matrix {format_scaled(device.fp32_matrix_flop_per_s, 'op/s')}")
     for head, cell in (
         ("compute units", f"{device.compute_units} at {device.clock_hz / 1e9:.3g} GHz"),
         ("peak rates", ", ".join(rates)),
         ("memory", format_capacity(device.memory_bytes)),
         ("bandwidth", format_scaled(device.memory_bandwidth_bytes_per_s, "B/s")),
         ("cache", format_capacity(device.cache_bytes)),
-        ("power", f"idle {device.idle_power_w:.0f} W, at most {device.max_power_w:.0f} W"),
+        ("power", f"floor {device.idle_power_w:.0f} W, limit {device.max_power_w:.0f} W"),
         ("launch, host", f"{device.launch_s * 1e6:.3g} us, {device.host_s * 1e6:.3g} us"),
         ("link", _link(device.link)),
     ):  # fmt: skip

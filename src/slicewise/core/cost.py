@@ -3,6 +3,7 @@
 Types only; counting is the business of `graph/work.py`, predicting that of `predict/`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -88,9 +89,11 @@ class Contraction:
 class NodeWork:
     """Work of one node of a graph and what a predictor needs to price it.
 
-    `work` counts all `repeats` of a body; `body` holds the nodes of one run of it. `dtype` is the
-    type the arithmetic is done in. `contraction` is set for conv, matmul, attention, recurrent.
-    `steps` are dependent launches inside the node (recurrence over a sequence).
+    `work` is the node's own and that of all `repeats` of its body; `body` holds the nodes of one
+    run of it: those of `Node.bodies[body_index]`, and for an operator that runs several bodies
+    those of the next ones behind. `dtype` is the type the arithmetic is done in. `contraction` is
+    set for conv, matmul, attention, recurrent. `steps` are dependent launches inside the node
+    (recurrence over a sequence).
     """
 
     name: str
@@ -102,6 +105,22 @@ class NodeWork:
     steps: int = 1
     body: "tuple[NodeWork, ...]" = ()
     repeats: int = 1
+    body_index: int = 0
+
+    def by_body(self, sizes: Sequence[int]) -> "tuple[tuple[NodeWork, ...] | None, ...]":
+        """Return the part of `body` that belongs to each body of the node.
+
+        `sizes` are their numbers of nodes. None for a body whose work was not kept: of an If only
+        the costlier branch is.
+        """
+        parts: list[tuple[NodeWork, ...] | None] = [None] * len(sizes)
+        start = 0
+        for i in range(self.body_index, len(sizes)):
+            if start + sizes[i] > len(self.body):
+                break
+            parts[i] = self.body[start : start + sizes[i]]
+            start += sizes[i]
+        return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +159,10 @@ class MemoryEstimate:
 class NodeEstimate:
     """Predicted time of one node.
 
-    `latency_ms` is its part of the whole. `compute_ms` and `memory_ms` are what arithmetic and
-    bytes alone would take on the full device; `limit` names what binds it: compute, memory,
-    launch, or none for a view.
+    `latency_ms` is its part of the whole. `compute_ms` and `memory_ms` are what its arithmetic and
+    its bytes alone would take with every compute unit busy, at the efficiency of its kind.
+    `limit` names what binds it: compute, memory, waves (arithmetic, but on too few units or
+    padded tiles), launch, or none for a view.
     """
 
     name: str

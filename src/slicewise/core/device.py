@@ -51,12 +51,16 @@ class Link:
 class Device:
     """A whole accelerator, or a part of one (then `parent` is the whole).
 
-    `peak_flop_per_s` holds dense rates: `fp32` is the vector rate, `tf32`, `fp16`, `bf16`, `int8`,
-    `fp8` and `fp4` those of the matrix units (operations per second, a multiply-add is 2).
-    `compute_units` are SMs, compute units or cores. `launch_s` is the least time between two
-    kernels that a compiled program submits, `host_s` the fixed part of one inference that a slice
-    does not change. `sources` says where a figure comes from, by its name; `figures` stands for
-    those not named.
+    `peak_flop_per_s` holds dense rates: `fp32` is the vector rate, every other type that of the
+    matrix units, or of the vector units where those lack the type (operations per second, a
+    multiply-add is 2). `fp32_matrix_flop_per_s` is the fp32 rate of matrix units that have one
+    (AMD CDNA); `matrix_flop_per_s` gives the right one for a contraction. `cache_bytes` is the
+    last level before memory. `idle_power_w` is the floor of board power while work runs (clocks
+    up, units waiting), not that of a card at rest. `compute_units` are SMs, compute units or
+    cores. `launch_s` is the least time between two kernels that a compiled program submits,
+    `host_s` the fixed part of one inference that a slice does not change. `sources` says where a
+    figure comes from, by its name; `figures` stands for those not named. `rate_notes` are
+    notes on rates that concern only a graph which computes in that type.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Device:
     max_power_w: float
     launch_s: float
     host_s: float
+    fp32_matrix_flop_per_s: float | None = None
     link: Link | None = None
     memory_slots: int = 0
     profiles: tuple[SliceProfile, ...] = ()
@@ -81,6 +86,7 @@ class Device:
     profile: SliceProfile | None = None
     share_percent: float | None = None
     notes: tuple[Note, ...] = ()
+    rate_notes: Mapping[DType, Note] = field(default_factory=dict, compare=False, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -95,9 +101,15 @@ class Device:
             return self.profile.name
         return None if self.share_percent is None else f"{self.share_percent:g}%"
 
+    def matrix_flop_per_s(self, dtype: DType) -> float | None:
+        """Return the dense rate of contractions in `dtype` (operations/s), None if it has none."""
+        if dtype is DType.FP32 and self.fp32_matrix_flop_per_s is not None:
+            return self.fp32_matrix_flop_per_s
+        return self.peak_flop_per_s.get(dtype)
+
     def peak_for(self, precision: Precision) -> float:
         """Return the dense matrix rate (operations/s) for `precision`; `DeviceError` if none."""
-        rate = self.peak_flop_per_s.get(precision.compute)
+        rate = self.matrix_flop_per_s(precision.compute)
         if rate is None:
             able = ", ".join(sorted(dtype.value for dtype in self.peak_flop_per_s))
             raise DeviceError(
@@ -143,6 +155,7 @@ class Device:
             name=f"{self.name}/{profile.name}",
             compute_units=profile.compute_units,
             peak_flop_per_s={d: r * compute for d, r in self.peak_flop_per_s.items()},
+            fp32_matrix_flop_per_s=_part_of(self.fp32_matrix_flop_per_s, compute),
             memory_bytes=profile.memory_bytes,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s * memory,
             cache_bytes=round(self.cache_bytes * cache),
@@ -172,6 +185,7 @@ class Device:
             name=f"{self.name}@{percent:g}%",
             compute_units=units,
             peak_flop_per_s={d: r * compute for d, r in self.peak_flop_per_s.items()},
+            fp32_matrix_flop_per_s=_part_of(self.fp32_matrix_flop_per_s, compute),
             profiles=(),
             parent=self,
             share_percent=percent,
@@ -179,6 +193,10 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.compute_units} units, {format_capacity(self.memory_bytes)})"
+
+
+def _part_of(rate: float | None, fraction: float) -> float | None:
+    return None if rate is None else rate * fraction
 
 
 def _same_size_hint(wanted: str, profiles: tuple[SliceProfile, ...]) -> str:

@@ -75,16 +75,25 @@ class Node:
     origin: str = ""
 
 
+# Runtimes hold a dimension in 32 bits (TensorRT: nvinfer1::Dims).
+LARGEST_DIMENSION = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """What a user fixes about a model: the batch, free dimensions, whole input shapes.
 
-    `batch_size` None keeps the model's own batch (1 where it is free).
+    `batch_size` None keeps the model's own batch (1 where it is free). `batch_axes` says which
+    axis of an input is the batch, from the end where negative; None: it has no batch; the name ''
+    stands for every input that has such an axis. `optional_dims` are names of `dims` that the
+    model may lack.
     """
 
     batch_size: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    optional_dims: frozenset[str] = frozenset()
 
 
 class Source(Protocol):
@@ -102,7 +111,8 @@ class Source(Protocol):
 class Graph:
     """Nodes in topological order, each tensor by name, and which tensors are constant.
 
-    `batch_inputs` are the inputs whose leading axis is the batch.
+    `batch_axes` gives the axis that is the batch, from 0, for each input that has one. `binding`
+    holds what of the user's figures this model has.
     """
 
     name: str
@@ -112,10 +122,15 @@ class Graph:
     outputs: tuple[str, ...]
     constants: Mapping[str, Constant]
     batch_size: int = 1
-    batch_inputs: frozenset[str] = frozenset()
+    batch_axes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     source: Source | None = field(default=None, compare=False, repr=False)
     binding: Binding = field(default_factory=Binding, compare=False, repr=False)
+
+    @property
+    def batch_inputs(self) -> frozenset[str]:
+        """The inputs that have the batch as one of their axes."""
+        return frozenset(self.batch_axes)
 
     @property
     def parameters(self) -> int:
@@ -153,7 +168,7 @@ class Graph:
     def digest(self) -> str:
         """SHA-256 of the computation: operators, attributes, wiring, shapes and types.
 
-        Names of nodes and tensors do not enter, nor does the batch: the leading axis of batch
+        Names of nodes and tensors do not enter, nor does the batch: that axis of the batch
         inputs is left out and activations follow from inputs. 64 hexadecimal digits.
         """
         sha = hashlib.sha256()
@@ -168,6 +183,7 @@ class Graph:
         batch_size: int | None = None,
         dims: Mapping[str, int] | None = None,
         inputs: Mapping[str, tuple[int, ...]] | None = None,
+        batch_axes: Mapping[str, int | None] | None = None,
     ) -> "Graph":
         """Return the same model under another binding, read again from its source.
 
@@ -176,10 +192,12 @@ class Graph:
         if self.source is None:
             raise ModelError(f"graph {self.name!r} has no source to bind again from; load it anew")
         return self.source.bind(
-            Binding(
+            replace(
+                self.binding,
                 batch_size=self.binding.batch_size if batch_size is None else batch_size,
                 dims={**self.binding.dims, **(dims or {})},
                 inputs={**self.binding.inputs, **(inputs or {})},
+                batch_axes={**self.binding.batch_axes, **(batch_axes or {})},
             )
         )
 
@@ -210,8 +228,9 @@ def _canonical_lines(graph: Graph, outer: Mapping[str, str]) -> Iterator[str]:
     for i, name in enumerate(graph.inputs):
         tensor = graph.tensors[name]
         shape = tensor.shape
-        if name in graph.batch_inputs and shape is not None:
-            shape = (-1, *shape[1:])
+        axis = graph.batch_axes.get(name)
+        if axis is not None and shape is not None:
+            shape = (*shape[:axis], -1, *shape[axis + 1 :])
         number[name] = f"i{len(outer)}.{i}"
         yield f"input {shape} {tensor.dtype}"
     for i, node in enumerate(graph.nodes):

@@ -4,7 +4,11 @@ from slicewise.core.device import Device
 
 
 def devices() -> tuple[Device, ...]:
-    """Return every device of the catalogue, by name."""
+    """Return every device of the catalogue, by name.
+
+    >>> "h100-sxm5-80gb" in {card.name for card in devices()}
+    True
+    """
     from slicewise.hardware.catalogue import device_names, find_device
 
     return tuple(find_device(name) for name in device_names())
@@ -14,6 +18,10 @@ def device(name: str) -> Device:
     """Return one device, slice (`name/2g.20gb`), share (`name@50%`), file or this machine (`cpu`).
 
     `DeviceError` names the nearest known ones.
+
+    >>> part = device("h100-sxm5-80gb/1g.20gb")
+    >>> part.compute_units, part.whole.compute_units
+    (26, 132)
     """
     from slicewise.hardware.catalogue import find_device
 

@@ -1,9 +1,10 @@
 """`predict`: models x devices x batches -> predictions, nothing run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import SupportsIndex
 
-from slicewise.core.cost import Prediction
+from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.errors import PredictionError, UsageError
@@ -24,6 +25,7 @@ class PredictOptions:
     runtime: str = DEFAULT_RUNTIME
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     strict: bool = False
 
 
@@ -31,11 +33,12 @@ def predict(
     model: ModelLike,
     *,
     device: DeviceLike | None = None,
-    batch: int | None = None,
+    batch: SupportsIndex | None = None,
     precision: str | None = None,
     runtime: str = DEFAULT_RUNTIME,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    batch_axes: Mapping[str, int | None] | None = None,
     strict: bool = False,
 ) -> Prediction:
     """Return the predicted latency, energy and memory of one model on one device or slice.
@@ -43,8 +46,14 @@ def predict(
     `device` None is this machine. Latency in ms for the whole batch, energy in J for the whole
     batch, memory in bytes, each with a 90 % interval. `strict` raises `PredictionError` if
     anything had to be assumed.
+
+    >>> made = predict(model, device="a100-sxm4-80gb/2g.20gb", batch=8, precision="fp16")
+    >>> made.slice, made.macs // made.batch, made.latency_ms.low < made.latency_ms.high
+    ('2g.20gb', 4089184256, True)
     """
-    options = PredictOptions(precision, runtime, dims or {}, inputs or {}, strict)
+    options = PredictOptions(
+        precision, runtime, dims or {}, inputs or {}, batch_axes or {}, strict
+    )
     result = predict_many([model], devices=[device], batches=[batch], options=options)
     return result.predictions[0]
 
@@ -53,7 +62,7 @@ def predict_many(
     models: Sequence[ModelLike],
     *,
     devices: Sequence[DeviceLike | None],
-    batches: Sequence[int | None],
+    batches: Sequence[SupportsIndex | None],
     options: PredictOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PredictionSet:
@@ -61,6 +70,10 @@ def predict_many(
 
     Each graph is read, cast and counted once per batch, whatever the number of devices.
     `progress` is called with a few words before each graph.
+
+    >>> found = predict_many([model], devices=["t4", "l4"], batches=[1, 8])
+    >>> [(made.batch, made.device) for made in found.predictions]
+    [(1, 't4'), (1, 'l4'), (8, 't4'), (8, 'l4')]
     """
     asked = options or PredictOptions()
     if not models or not devices or not batches:
@@ -68,25 +81,59 @@ def predict_many(
     from slicewise.predict.runtimes import runtime_named
 
     runtime_named(asked.runtime)
+    if asked.precision is not None:
+        Precision.named(asked.precision)
     targets = [_device(device) for device in devices]
+    # With several models a dimension need not occur in each, but in one of them it must.
+    optional_dims = frozenset(asked.dims) if len(models) > 1 else frozenset()
+    unused = set(asked.dims)
     infos: list[ModelInfo] = []
     predictions: list[Prediction] = []
     for model in models:
-        graph: Graph | None = None
-        for batch in batches:
-            if progress is not None:
-                progress(
-                    f"{_label(model)}, batch {batch if batch is not None else 'of the model'}"
-                )
-            if graph is None:
-                graph = load(model, batch=batch, dims=asked.dims, inputs=asked.inputs)
-                infos.append(describe(graph))
-            else:
-                graph = load(graph, batch=batch)
-            predictions.extend(_predict_graph(graph, targets, asked))
+        graph, made = _predict_model(model, batches, targets, asked, optional_dims, progress)
+        unused -= set(graph.binding.dims)
+        info = _told_apart(describe(graph), infos)
+        infos.append(info)
+        predictions.extend(replace(each, model=info.name) for each in made)
+    if optional_dims and unused:
+        raise UsageError(
+            f"none of the {len(models)} models has a free dimension {', '.join(sorted(unused))};"
+            " leave it out"
+        )
     if asked.strict:
         _refuse_notes(predictions)
     return PredictionSet(tuple(infos), tuple(predictions))
+
+
+def _predict_model(
+    model: ModelLike,
+    batches: Sequence[SupportsIndex | None],
+    targets: Sequence[Device],
+    options: PredictOptions,
+    optional_dims: frozenset[str],
+    progress: Callable[[str], None] | None,
+) -> tuple[Graph, list[Prediction]]:
+    """Predict one model at every batch on every target; the file is opened once."""
+    label = model.name if isinstance(model, Graph) else str(model)
+    first: Graph | None = None
+    made: list[Prediction] = []
+    for batch in batches:
+        if progress is not None:
+            progress(label if batch is None else f"{label}, batch {batch}")
+        if first is None:
+            graph = first = load(
+                model,
+                batch=batch,
+                dims=options.dims,
+                inputs=options.inputs,
+                batch_axes=options.batch_axes,
+                optional_dims=optional_dims,
+            )
+        else:
+            graph = load(first, batch=batch)
+        made.extend(_predict_graph(graph, targets, options))
+    assert first is not None
+    return first, made
 
 
 def _predict_graph(
@@ -100,19 +147,37 @@ def _predict_graph(
 
     predictor = load_predictor("roofline")
     own = own_precision(graph)
-    precision = own if options.precision is None else Precision.named(options.precision)
-    ready = graph if precision == own else cast(graph, precision)
-    work = count_work(ready, compute=None if precision == own else precision.compute)
+    asked = None if options.precision is None else Precision.named(options.precision)
+    priced: dict[str, tuple[Graph, GraphWork]] = {}
     on_cards: list[tuple[Device, Prediction]] = []
     results = []
     for target in targets:
         card = target.whole
         on_card = next((made for known, made in on_cards if known == card), None)
         if on_card is None:
-            on_card = predictor(ready, work, card, precision=precision, runtime=options.runtime)
+            precision, notes = (asked, ()) if asked is not None else _able(own, card)
+            if precision.name not in priced:
+                ready = graph if precision == own else cast(graph, precision)
+                compute = None if precision == own else precision.compute
+                priced[precision.name] = (ready, count_work(ready, compute=compute))
+            on_card = predictor(
+                *priced[precision.name], card, precision=precision, runtime=options.runtime
+            )
+            on_card = replace(on_card, notes=unique_notes((*on_card.notes, *notes)))
             on_cards.append((card, on_card))
         results.append(on_card if target.parent is None else scale(on_card, target))
     return results
+
+
+def _able(own: Precision, device: Device) -> tuple[Precision, tuple[Note, ...]]:
+    """Return the model's own precision, or fp32 with a Note where the device has no such rate.
+
+    A runtime would convert, too: onnxruntime runs fp16 models on a CPU in fp32.
+    """
+    if own.compute in device.peak_flop_per_s:
+        return own, ()
+    text = f"the model is in {own.name}, for which {device.name} has no rate; predicted in fp32"
+    return Precision.named("fp32"), (Note("precision-substituted", text),)
 
 
 def describe(graph: Graph) -> ModelInfo:
@@ -121,8 +186,10 @@ def describe(graph: Graph) -> ModelInfo:
     return ModelInfo(graph.name, source, graph.digest, graph.parameters, graph.buffers)
 
 
-def _label(model: ModelLike) -> str:
-    return model.name if isinstance(model, Graph) else str(model)
+def _told_apart(model: ModelInfo, earlier: Sequence[ModelInfo]) -> ModelInfo:
+    """Return the model under its source's name if an earlier one has the same short name."""
+    taken = any(known.name == model.name for known in earlier)
+    return replace(model, name=model.source) if taken else model
 
 
 def _device(device: DeviceLike | None) -> Device:
@@ -131,6 +198,10 @@ def _device(device: DeviceLike | None) -> Device:
 
     if isinstance(device, Device):
         return device
+    if not isinstance(device, str | None):
+        raise UsageError(
+            f"device {device!r} is a {type(device).__name__}; give a name, as in 'a100-sxm4-80gb'"
+        )
     if device is None:
         return next(iter(probe_gpus()), None) or probe_cpu()
     return find_device(device)

@@ -4,10 +4,8 @@ A pure function on a ModelProto: no file, no weights, no inference of inner shap
 in `shapes.py`). What stays free is one `ModelError` that names all of it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import SupportsIndex
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -18,7 +16,6 @@ from slicewise.core.plugins import did_you_mean
 from slicewise.graph.batch import BatchAxes, find_batch_axes
 from slicewise.graph.check import listed
 from slicewise.graph.dimensions import (
-    Axis,
     Input,
     Shape,
     declared_inputs,
@@ -26,7 +23,16 @@ from slicewise.graph.dimensions import (
     inner_symbols,
     parts_of,
     tensor_type_of,
+    type_notes,
     value_of,
+)
+from slicewise.graph.given import (
+    batch_axes_by_name,
+    checked,
+    quoted,
+    shapes_by_name,
+    text_of_inputs,
+    with_shape,
 )
 
 
@@ -34,18 +40,25 @@ from slicewise.graph.dimensions import (
 class Bound:
     """A model whose inputs all have numbers for dimensions.
 
-    `batch_inputs` are the inputs whose leading axis is the batch; `batch_change` is (old, new)
-    where that axis was changed, a free axis counting as 1: exporters bake a 1 into Reshape even
-    then. `changed` says that a dimension which the model had fixed is another one now, so that
-    shapes stored in the file may be stale.
+    `batch_axes` gives the axis that is the batch for each input that has one; `batch_change` is
+    (old, new) where that axis was changed, a free axis counting as 1: exporters bake a 1 into
+    Reshape even then. `changed` says that a dimension which the model had fixed is another one
+    now, so that shapes stored in the file may be stale. `binding` is what of the user's figures
+    the model has: optional dimensions that it lacks are gone.
     """
 
     model: onnx.ModelProto
     batch_size: int
-    batch_inputs: frozenset[str]
+    batch_axes: Mapping[str, int]
     batch_change: tuple[int, int] | None
     changed: bool
+    binding: Binding
     notes: tuple[Note, ...] = ()
+
+    @property
+    def batch_inputs(self) -> frozenset[str]:
+        """The inputs that have the batch as one of their axes."""
+        return frozenset(self.batch_axes)
 
 
 def bind(model: onnx.ModelProto, binding: Binding, *, label: str) -> Bound:
@@ -56,40 +69,42 @@ def bind(model: onnx.ModelProto, binding: Binding, *, label: str) -> Bound:
     the other two fix it. `label` names the model in messages. `ModelError` names all that stays
     free; `UsageError` where the user's figures are impossible, unknown or contradict each other.
     """
-    binding = _checked(binding)
+    asked = checked(binding)
     declared = declared_inputs(model, label=label)
-    shapes = _shapes_by_name(declared, binding, label=label)
-    inputs = tuple(_with_shape(each, shapes.get(each.name), label=label) for each in declared)
-    symbols = _bind_symbols(declared, inputs, model, binding)
-    axes = _with_unranked(find_batch_axes(declared, model), declared, inputs)
+    shapes = shapes_by_name(declared, asked, label=label)
+    inputs = tuple(with_shape(each, shapes.get(each.name), label=label) for each in declared)
+    binding = _applicable(asked, declared, model, label=label)
+    symbols = _bind_symbols(declared, inputs, binding)
+    told = batch_axes_by_name(inputs, binding, label=label)
+    axes = _with_unranked(find_batch_axes(declared, model, told), told, declared, inputs)
     size = _batch_size(inputs, axes, symbols, binding)
     followers = {s: size for s in axes.symbols if binding.batch_size or s not in symbols}
     symbols = {**symbols, **followers}
-    final = _final_shapes(
+    final, unbound = _final_shapes(
         inputs,
         symbols,
         axes,
         size,
         free=free_symbols(declared),
         forced=binding.batch_size is not None,
-        label=label,
     )
-    if size > 1 and not axes.members and not axes.symbols:
-        raise ModelError(
-            f"batch {size} cannot be set: no input of {label} has a batch axis"
-            f" ({_text_of_inputs(inputs)}); leave the batch at 1, or give whole shapes with"
-            " --input"
-        )
+    unranked = [each.name for each in inputs if each.axes is None]
+    if unbound or unranked:
+        absent = [name for name in asked.dims if name not in binding.dims]
+        raise ModelError(_unbound_message(inputs, unbound, unranked, absent, label=label))
+    if size > 1 and not axes.axes and not axes.symbols:
+        raise ModelError(_no_batch_message(inputs, size, label=label))
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     _write_shapes(bound, final, symbols)
     return Bound(
         model=bound,
         batch_size=size,
-        batch_inputs=frozenset(name for name in axes.members if final[name][0] == size),
+        batch_axes={n: axis for n, axis in axes.axes.items() if final[n][axis] == size},
         batch_change=None if axes.own_size == size else (axes.own_size, size),
         changed=_is_changed(declared, final),
-        notes=_batch_notes(axes, size),
+        binding=binding,
+        notes=(*type_notes(model), *_batch_notes(declared, final, axes, binding)),
     )
 
 
@@ -101,107 +116,81 @@ def _is_changed(declared: Sequence[Input], final: Mapping[str, Shape]) -> bool:
     )
 
 
-def _batch_notes(axes: BatchAxes, size: int) -> tuple[Note, ...]:
-    if axes.own_size in (1, size):
-        return ()
-    text = f"the model's fixed batch of {axes.own_size} was replaced with {size}"
-    return (Note("batch-fixed", text),)
+# --- notes
 
 
-# --- what the user gave
-
-
-def _checked(binding: Binding) -> Binding:
-    """Return the binding in plain integers; refuse numbers that no dimension can be."""
-    batch, dims, inputs = binding.batch_size, binding.dims, binding.inputs
-    if batch is not None and not _is_size(batch):
-        raise UsageError(
-            f"batch {batch!r} is not a whole number of at least 1; give one, as in --batch 8"
+def _batch_notes(
+    declared: Sequence[Input], final: Mapping[str, Shape], axes: BatchAxes, binding: Binding
+) -> tuple[Note, ...]:
+    """Return what was done to fixed batches, each kind in one note."""
+    by_name = {each.name: each for each in declared}
+    replaced: dict[tuple[int, int, int], list[Input]] = {}
+    assumed: dict[int, list[Input]] = {}
+    for name, k in axes.axes.items():
+        each, new = by_name[name], final[name][k]
+        old = _number_in_file(each, k)
+        if old is not None and old != new:
+            replaced.setdefault((old, k, new), []).append(each)
+        elif old == new > 1 and binding.batch_size is None and name not in axes.certain:
+            assumed.setdefault(new, []).append(each)
+    notes = []
+    if replaced:
+        text = "; ".join(
+            f"the fixed {f'leading {old}' if k == 0 else f'{old} on axis {k}'} of"
+            f" {listed(e.name for e in group)} was replaced by {new}"
+            for (old, k, new), group in replaced.items()
         )
-    for name, size in dims.items():
-        if not _is_size(size):
-            raise UsageError(
-                f"dimension {name}={size!r} is not a whole number of at least 1; give one, as in"
-                f" --dim {_quoted(name)}=128"
-            )
-    for name, shape in inputs.items():
-        prefix = f"{name}=" if name else ""
-        if not all(_is_size(size) for size in shape):
-            text = "x".join(str(size) for size in shape)
-            raise UsageError(
-                f"input shape {prefix}{text} has a size that is not a whole number of at least 1;"
-                f" give such numbers, as in --input {prefix}1x3x224x224"
-            )
-    return Binding(
-        batch_size=None if batch is None else int(batch),
-        dims={name: int(size) for name, size in dims.items()},
-        inputs={name: tuple(int(size) for size in shape) for name, shape in inputs.items()},
-    )
+        if axes.kept:
+            text += f"; {listed(axes.kept)} of that one axis was kept"
+        if any(old > 1 and group[0].name not in axes.certain
+               for (old, _, _), group in replaced.items()):  # fmt: skip
+            text += _other_axis(next(group for (old, _, _), group in replaced.items() if old > 1))
+        notes.append(Note("batch-fixed", text))
+    for size, group in assumed.items():
+        names = listed(each.name for each in group)
+        text = f"the fixed leading axis {size} of {names} is taken as the batch"
+        notes.append(Note("batch-assumed", text + _other_axis(group)))
+    return tuple(notes)
 
 
-def _is_size(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        return False
-    return 1 <= value.__index__() < 2**63
+def _number_in_file(each: Input, k: int) -> int | None:
+    """Return the number that the file has on an axis: 0 is one, but bound as if it were free."""
+    if each.axes is None:
+        return None
+    return 0 if each.axes[k].written == "0" else each.axes[k].value
 
 
-def _shapes_by_name(
-    inputs: Sequence[Input], binding: Binding, *, label: str
-) -> Mapping[str, Shape]:
-    """Return the user's shapes by input name; '' is the only input."""
-    names = [each.name for each in inputs]
-    shapes = {name: shape for name, shape in binding.inputs.items() if name}
-    if "" in binding.inputs:
-        if len(names) != 1:
-            raise UsageError(
-                f"an input shape without a name needs a model with one input; {label} has"
-                f" {len(names)}: {listed(names) or 'none'}; name it, as in --input"
-                f" {names[0] if names else 'NAME'}=1x3x224x224"
-            )
-        unnamed = binding.inputs[""]
-        if shapes.get(names[0], unnamed) != unnamed:
-            raise UsageError(
-                f"input {names[0]!r} is given two shapes, {_text(unnamed)} and"
-                f" {_text(shapes[names[0]])}; give one"
-            )
-        shapes[names[0]] = unnamed
-    for name in shapes:
-        if name not in names:
-            raise UsageError(
-                f"{label} has no input {name!r}; its inputs are {listed(names) or 'none'}"
-                f"{did_you_mean(name, names)}"
-            )
-    return shapes
-
-
-def _with_shape(each: Input, shape: Shape | None, *, label: str) -> Input:
-    if shape is None:
-        return each
-    if each.axes is not None and len(each.axes) != len(shape):
-        raise UsageError(
-            f"input {each.name!r} of {label} has {len(each.axes)} axes ({each}), the given shape"
-            f" {_text(shape)} has {len(shape)}; give a shape of the same rank"
-        )
-    return Input(each.name, tuple(Axis(size) for size in shape), given=True)
+def _other_axis(inputs: Sequence[Input]) -> str:
+    """Return how to say that the leading axis is not the batch: an axis of 1 is likelier."""
+    each = inputs[0]
+    ones = (str(k) for k, axis in enumerate(each.axes or ()) if k > 0 and axis.value == 1)
+    return f"; --batch-axis {quoted(each.name)}={next(ones, 'none')} if it is not"
 
 
 # --- symbols and batch
 
 
-def _bind_symbols(
-    declared: Sequence[Input], inputs: Sequence[Input], model: onnx.ModelProto, binding: Binding
-) -> Mapping[str, int]:
-    """Return symbols bound by `--dim` and by the shapes given with `--input`."""
+def _applicable(
+    binding: Binding, declared: Sequence[Input], model: onnx.ModelProto, *, label: str
+) -> Binding:
+    """Return the binding without optional dimensions that the model lacks; refuse others."""
     free = free_symbols(declared)
     parts = (part for symbol in free for part in parts_of(symbol, free))
     known = tuple(dict.fromkeys((*free, *parts, *inner_symbols(model))))
     for name in binding.dims:
-        if name not in known:
+        if name not in known and name not in binding.optional_dims:
             raise UsageError(
-                f"the model has no free dimension {name!r}; it has"
+                f"{label} has no free dimension {name!r}; it has"
                 f" {listed(known) or 'none, all its dimensions are fixed'}"
                 f"{did_you_mean(name, known)}"
             )
+    return replace(binding, dims={n: size for n, size in binding.dims.items() if n in known})
+
+
+def _bind_symbols(
+    declared: Sequence[Input], inputs: Sequence[Input], binding: Binding
+) -> Mapping[str, int]:
+    """Return symbols bound by `--dim` and by the shapes given with `--input`."""
     bound = dict(binding.dims)
     origin = {name: f"--dim {name}={size}" for name, size in bound.items()}
     for before, after in zip(declared, inputs, strict=True):
@@ -221,15 +210,18 @@ def _bind_symbols(
 
 
 def _with_unranked(
-    axes: BatchAxes, declared: Sequence[Input], inputs: Sequence[Input]
+    axes: BatchAxes,
+    told: Mapping[str, int | None],
+    declared: Sequence[Input],
+    inputs: Sequence[Input],
 ) -> BatchAxes:
     """Add inputs whose rank only the user knows: their leading axis is free, so the batch."""
     unranked = {
-        after.name
+        after.name: 0
         for before, after in zip(declared, inputs, strict=True)
-        if before.axes is None and after.axes is not None and len(after.axes) >= 2
+        if before.axes is None and len(after.axes or ()) >= 2 and after.name not in told
     }
-    return BatchAxes(axes.symbols, axes.free | unranked, axes.fixed)
+    return replace(axes, axes={**axes.axes, **unranked})
 
 
 def _batch_size(
@@ -237,20 +229,31 @@ def _batch_size(
 ) -> int:
     """Return the batch: the option, else what `--dim` or `--input` say, else the model's own."""
     by_dim = {name: size for name, size in binding.dims.items() if name in axes.symbols}
-    if binding.batch_size is not None:
-        for name, size in by_dim.items():
-            if size != binding.batch_size:
-                raise UsageError(
-                    f"batch {binding.batch_size} contradicts --dim {name}={size}: {name!r} is the"
-                    " batch; give one of the two"
-                )
-        return binding.batch_size
-    for size in by_dim.values():
-        return size
-    for each in inputs:
-        if each.given and each.axes and each.name in axes.members and each.axes[0].value:
-            return each.axes[0].value
-    return next((symbols[s] for s in sorted(axes.symbols) if s in symbols), axes.own_size)
+    by_input = {
+        each: each.axes[axes.axes[each.name]].value or 1
+        for each in inputs
+        if each.given and each.axes and each.name in axes.axes
+    }
+    batch = binding.batch_size
+    if batch is None:
+        known = (*by_dim.values(), *by_input.values())
+        known += tuple(symbols[s] for s in sorted(axes.symbols) if s in symbols)
+        return next(iter(known), axes.own_size)
+    for name, size in by_dim.items():
+        if size != batch:
+            raise UsageError(
+                f"batch {batch} contradicts --dim {name}={size}: {name!r} is the batch; give one"
+                " of the two"
+            )
+    for each, size in by_input.items():
+        # a 1 is what a shape is written with before the batch is thought of
+        if size not in (1, batch):
+            raise UsageError(
+                f"batch {batch} contradicts --input {each.name}={each}: axis"
+                f" {axes.axes[each.name]} of {each.name!r} is the batch; give {batch} or 1 there,"
+                f" or --batch-axis {quoted(each.name)}=none"
+            )
+    return batch
 
 
 # --- result
@@ -264,20 +267,18 @@ def _final_shapes(
     *,
     free: Sequence[str],
     forced: bool,
-    label: str,
-) -> Mapping[str, Shape]:
-    """Return the shape of every input; `ModelError` naming every dimension still free.
+) -> tuple[Mapping[str, Shape], Mapping[str, Sequence[str]]]:
+    """Return the shape of every input, and where each dimension stands that is still free.
 
-    `forced`: the user asked for this batch, so that it also replaces a leading axis of a shape
-    given with `--input`.
+    `forced`: the user asked for this batch, so that it also replaces the 1 of a shape given with
+    `--input`.
     """
     final: dict[str, Shape] = {}
     unbound: dict[str, list[str]] = {}
-    unranked = [each.name for each in inputs if each.axes is None]
     for each in inputs:
         sizes: list[int] = []
         for i, axis in enumerate(each.axes or ()):
-            takes_batch = i == 0 and each.name in axes.members
+            takes_batch = axes.axes.get(each.name) == i
             takes_batch &= forced or (axis.value is not None and not each.given)
             known = axis.value or value_of(axis.symbol, symbols, free)
             size = batch_size if takes_batch else known
@@ -288,9 +289,7 @@ def _final_shapes(
                     unbound.setdefault(name, []).append(place)
             sizes.append(size or 0)
         final[each.name] = tuple(sizes)
-    if unbound or unranked:
-        raise ModelError(_unbound_message(inputs, unbound, unranked, label=label))
-    return final
+    return final, unbound
 
 
 def _missing(symbol: str, symbols: Mapping[str, int], free: Sequence[str]) -> Sequence[str]:
@@ -301,30 +300,37 @@ def _unbound_message(
     inputs: Sequence[Input],
     unbound: Mapping[str, Sequence[str]],
     unranked: Sequence[str],
+    absent: Sequence[str],
     *,
     label: str,
 ) -> str:
     parts = [f"{name!r} ({', '.join(places)})" for name, places in unbound.items()]
     parts += [f"the whole shape of {name!r}" for name in unranked]
-    options = [f"--dim {_quoted(name)}=128" for name in unbound]
-    options += [f"--input {_quoted(name)}=1x3x224x224" for name in unranked]
+    options = [f"--dim {quoted(name)}=128" for name in unbound]
+    options += [f"--input {quoted(name)}=1x3x224x224" for name in unranked]
     example = next((e for e in inputs if e.axes and any(a.value is None for a in e.axes)), None)
     instead = ""
     if example is not None and example.axes is not None and unbound:
         shape = "x".join(
             str(a.value or (1 if i == 0 else 128)) for i, a in enumerate(example.axes)
         )
-        instead = f", or whole shapes, as in --input {_quoted(example.name)}={shape}"
+        instead = f", or whole shapes, as in --input {quoted(example.name)}={shape}"
     count = len(parts)
+    lacks = f" (it has none called {listed(absent)})" if absent else ""
     return (
-        f"{label} leaves {count} dimension{'s' if count > 1 else ''} free: {', '.join(parts)};"
-        f" give {' '.join(options)}{instead}"
+        f"{label} leaves {count} dimension{'s' if count > 1 else ''} free: {', '.join(parts)}"
+        f"{lacks}; give {' '.join(options)}{instead}"
     )
 
 
-def _quoted(name: str) -> str:
-    """Return a name as one word of a command line."""
-    return name if re.fullmatch(r"[\w./:@+-]+", name) else f"'{name}'"
+def _no_batch_message(inputs: Sequence[Input], size: int, *, label: str) -> str:
+    wide = next((each.name for each in inputs if len(each.axes or ()) > 1), "")
+    option = f", say which axis is, as in --batch-axis {quoted(wide)}=1" if wide else ""
+    return (
+        f"batch {size} cannot be set: no input of {label} has a batch axis"
+        f" ({text_of_inputs(inputs)}); leave the batch at 1{option}, or give whole shapes with"
+        " --input"
+    )
 
 
 def _write_shapes(
@@ -346,12 +352,3 @@ def _write_shapes(
             known = value_of(dim.dim_param, symbols, free) if dim.dim_param else None
             if known is not None:
                 dim.dim_value = known
-
-
-def _text(shape: Shape) -> str:
-    return "x".join(str(size) for size in shape)
-
-
-def _text_of_inputs(inputs: Sequence[Input]) -> str:
-    shown = [f"{e.name}: {e}" for e in inputs]
-    return ", ".join(shown) or "it has no inputs"

@@ -50,9 +50,8 @@ def tidy(model: onnx.ModelProto, *, label: str) -> Tidy:
     notes += _import_opsets(copy)
     copy, inlined = _inline(copy, label=label)
     notes += inlined
-    notes += _tidy_graph(copy.graph, label=label)
-    _check_reads(copy.graph, label=label)
-    notes += _unused_initialisers(copy.graph)
+    reads = _tidy_graph(copy.graph, notes, label=label)
+    _check_reads(copy.graph, reads, label=label)
     return Tidy(copy, unique_notes(notes))
 
 
@@ -62,19 +61,22 @@ def initialiser_names(graph: onnx.GraphProto) -> set[str]:
     return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
-def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the sub-graphs in a node's attributes."""
+def bodies_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the sub-graphs in a node's attributes."""
+    bodies: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+            bodies.append(attribute.g)
+        bodies.extend(attribute.graphs)
+    return bodies
 
 
-def reads_of(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values a node reads, those its bodies capture included."""
-    yield from (name for name in node.input if name)
+def reads_of(node: onnx.NodeProto) -> list[str]:
+    """Return the values a node reads, those its bodies capture included."""
+    reads = [name for name in node.input if name]
     for body in bodies_of(node):
-        yield from captured_by(body)
+        reads.extend(captured_by(body))
+    return reads
 
 
 def captured_by(graph: onnx.GraphProto) -> Iterator[str]:
@@ -103,7 +105,10 @@ def listed(names: Iterable[str]) -> str:
 
 def _check_text(model: onnx.ModelProto, *, label: str) -> None:
     """Refuse names that are not UTF-8: protobuf hands them over as bytes."""
-    for text in (*_texts_of_model(model), *_texts_of_graph(model.graph)):
+    texts = [*_texts_of_model(model), *_texts_of_graph(model.graph)]
+    if bytes not in set(map(type, texts)):
+        return
+    for text in texts:
         if isinstance(text, bytes):
             raise ModelError(
                 f"{label} has a name that is not UTF-8 text: {text[:40]!r}; the file is damaged"
@@ -259,11 +264,18 @@ def _inline(model: onnx.ModelProto, *, label: str) -> tuple[onnx.ModelProto, tup
 # --- one graph
 
 
-def _tidy_graph(graph: onnx.GraphProto, *, label: str) -> Iterator[Note]:
-    yield from _drop_duplicates(graph)
+def _tidy_graph(graph: onnx.GraphProto, notes: list[Note], *, label: str) -> list[list[str]]:
+    """Repair a graph and its bodies in place; return what each of its nodes reads."""
+    notes += _drop_duplicates(graph)
     _check_declarations(graph, label=label)
     _check_single_writers(graph, label=label)
-    yield from _sort(graph, label=label)
+    reads = [reads_of(node) for node in graph.node]
+    if not _is_sorted(graph, reads):
+        _sort(graph, reads, label=label)
+        reads = [reads_of(node) for node in graph.node]
+        text = f"nodes of graph {graph.name!r} were out of order; sorted"
+        notes.append(Note("nodes-unsorted", text))
+    notes += _unused_initialisers(graph, reads)
     for node in graph.node:
         if not node.op_type:
             raise ModelError(
@@ -271,7 +283,8 @@ def _tidy_graph(graph: onnx.GraphProto, *, label: str) -> Iterator[Note]:
                 " needs op_type; export it again"
             )
         for body in bodies_of(node):
-            yield from _tidy_graph(body, label=label)
+            _tidy_graph(body, notes, label=label)
+    return reads
 
 
 def _drop_duplicates(graph: onnx.GraphProto) -> Iterator[Note]:
@@ -326,12 +339,10 @@ def _check_single_writers(graph: onnx.GraphProto, *, label: str) -> None:
         )
 
 
-def _sort(graph: onnx.GraphProto, *, label: str) -> Iterator[Note]:
+def _sort(graph: onnx.GraphProto, reads: Sequence[Sequence[str]], *, label: str) -> None:
     """Put the nodes in topological order, ties by their place in the file."""
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    needs = [{producer[name] for name in reads_of(n) if name in producer} for n in graph.node]
-    if all(source < i for i, sources in enumerate(needs) for source in sources):
-        return
+    needs = [{producer[name] for name in names if name in producer} for names in reads]
     waiting = [len(sources) for sources in needs]
     readers: list[list[int]] = [[] for _ in needs]
     for i, sources in enumerate(needs):
@@ -354,7 +365,16 @@ def _sort(graph: onnx.GraphProto, *, label: str) -> Iterator[Note]:
     nodes = [onnx.NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
     del graph.node[:]
     graph.node.extend(nodes)
-    yield Note("nodes-unsorted", f"nodes of graph {graph.name!r} were out of order; sorted")
+
+
+def _is_sorted(graph: onnx.GraphProto, reads: Sequence[Sequence[str]]) -> bool:
+    """True if no node reads what itself or a later one makes."""
+    later = {name for node in graph.node for name in node.output if name}
+    for node, names in zip(graph.node, reads, strict=True):
+        if not later.isdisjoint(names):
+            return False
+        later.difference_update(node.output)
+    return True
 
 
 def _cycle(needs: Sequence[set[int]], done: set[int]) -> list[int]:
@@ -367,13 +387,18 @@ def _cycle(needs: Sequence[set[int]], done: set[int]) -> list[int]:
     return [*reversed(path[path.index(here) :]), path[-1]]
 
 
-def _check_reads(graph: onnx.GraphProto, *, label: str) -> None:
-    """Refuse values that are read, or returned, but that nothing gives."""
+def _check_reads(graph: onnx.GraphProto, reads: Sequence[Sequence[str]], *, label: str) -> None:
+    """Refuse values that are read, or returned, but that nothing gives.
+
+    `reads`: what each node reads (`reads_of`).
+    """
     given = {value.name for value in graph.input} | initialiser_names(graph)
     given.update(name for node in graph.node for name in node.output)
     missing: dict[str, str] = {}
-    for node in graph.node:
-        for name in reads_of(node):
+    for node, names in zip(graph.node, reads, strict=True):
+        if given.issuperset(names):
+            continue
+        for name in names:
             if name not in given:
                 missing.setdefault(name, f"{name!r} (by node {title_of(node)!r})")
     for value in graph.output:
@@ -388,15 +413,12 @@ def _check_reads(graph: onnx.GraphProto, *, label: str) -> None:
         )
 
 
-def _unused_initialisers(graph: onnx.GraphProto) -> Iterator[Note]:
-    """Note the constants that no node reads, in this graph and in its bodies."""
-    read = {name for node in graph.node for name in reads_of(node)}
+def _unused_initialisers(graph: onnx.GraphProto, reads: Sequence[Sequence[str]]) -> Iterator[Note]:
+    """Note the constants of this graph that no node of it reads, those of its bodies included."""
+    read = {name for names in reads for name in names}
     read.update(value.name for value in graph.output)
     unused = [tensor.name for tensor in graph.initializer if tensor.name not in read]
     unused += [s.values.name for s in graph.sparse_initializer if s.values.name not in read]
     if unused:
         text = f"read by no node, so not counted as parameters: {listed(unused)}"
         yield Note("unused-initialiser", text)
-    for node in graph.node:
-        for body in bodies_of(node):
-            yield from _unused_initialisers(body)

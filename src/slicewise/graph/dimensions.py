@@ -1,4 +1,4 @@
-"""The dimensions of a model's inputs as the file declares them: numbers, symbols, arithmetic.
+"""The dimensions of a model's inputs as the file declares them, and what types it leaves open.
 
 Reads a ModelProto and gives values; it must not choose sizes (that is `bind.py`).
 """
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import onnx
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.check import initialiser_names
+from slicewise.core.notes import Note
+from slicewise.graph.check import bodies_of, initialiser_names, listed
 
 Shape = tuple[int, ...]
 
@@ -108,6 +109,44 @@ def inner_symbols(model: onnx.ModelProto) -> Iterator[str]:
         tensor = tensor_type_of(value.type)
         if tensor is not None:
             yield from (dim.dim_param for dim in tensor.shape.dim if dim.dim_param)
+
+
+# --- element types
+
+
+def type_notes(model: onnx.ModelProto) -> tuple[Note, ...]:
+    """Return a note that names inputs and weights whose element type nothing here knows."""
+    unknown: dict[str, int] = {}
+    for value in model.graph.input:
+        tensor = tensor_type_of(value.type)
+        if tensor is not None and not _is_type(tensor.elem_type):
+            unknown[value.name] = tensor.elem_type
+    for weight in _weights_of(model.graph):
+        if not _is_type(weight.data_type):
+            unknown[weight.name] = weight.data_type
+    if not unknown:
+        return ()
+    undefined = listed(name for name, number in unknown.items() if not number)
+    other = listed(name for name, number in unknown.items() if number)
+    parts = [f"{undefined} of no element type"] if undefined else []
+    if other:
+        numbers = ", ".join(str(number) for number in sorted({*unknown.values()} - {0}))
+        parts.append(f"{other} of element type {numbers}, which the installed onnx does not know")
+    text = f"4 bytes are counted for each element of {' and '.join(parts)}"
+    return (Note("type-unknown", text),)
+
+
+def _is_type(number: int) -> bool:
+    return number != onnx.TensorProto.UNDEFINED and number in onnx.TensorProto.DataType.values()
+
+
+def _weights_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the initialisers of a graph and of the bodies within."""
+    yield from graph.initializer
+    yield from (sparse.values for sparse in graph.sparse_initializer)
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield from _weights_of(body)
 
 
 # --- arithmetic: exporters write derived dimensions as 'past_length + 1', '2*s0', 's0//2'

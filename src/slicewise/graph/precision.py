@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from slicewise.core.graph import Constant, Graph, Node, Role, Tensor, captured_by
 from slicewise.core.precision import PRECISIONS, DType, Precision
+from slicewise.graph.fuse import NARROW_ARITHMETIC
 from slicewise.graph.ops import Slot, operator
 
 _WIDE_FLOATS = frozenset({DType.FP64, DType.FP32, DType.FP16, DType.BF16})
@@ -66,6 +67,7 @@ class _Votes:
         self.arithmetic: Counter[DType] = Counter()
 
     def read(self, graph: Graph) -> None:
+        """Count the parameters, activations and 8-bit products of a graph and its bodies."""
         for name, constant in graph.constants.items():
             if constant.role is Role.PARAMETER and name in graph.tensors:
                 self._read_parameter(graph.tensors[name], constant)
@@ -93,11 +95,12 @@ class _Votes:
             self.arithmetic[DType.INT8] += row.is_integer or is_small
         elif node.op_type == "DequantizeLinear" and node.inputs[0] not in graph.constants:
             source = graph.tensors.get(node.inputs[0])
-            if source is not None and source.dtype.bits == 8:
-                is_float = source.dtype.is_float
-                self.arithmetic[DType.FP8 if is_float else DType.INT8] += 1
+            kernel = None if source is None else NARROW_ARITHMETIC.get(source.dtype)
+            if kernel is not None:
+                self.arithmetic[kernel] += 1
 
     def winner(self, graph: Graph) -> DType:
+        """Return the type that stands for the precision of the graph counted."""
         if any(self.arithmetic.values()) and self.quantised_elements >= max(
             1, self.float_elements
         ):

@@ -6,7 +6,7 @@ in. Must not read weights, bind free dimensions or touch the model it is given.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
@@ -27,7 +27,8 @@ class Shapes:
 
     `bodies` and `repeats` (how often a Loop or Scan runs its body) are keyed by the first output
     of the If, Loop or Scan; nested ones 'outer/inner'; branches of an If end in '#then', '#else'.
-    `model`: functions inlined, nodes in topological order, baked batches rewritten.
+    `model`: functions inlined, nodes in topological order, baked batches rewritten. `taken`: the
+    attribute that holds the branch which an If with a constant condition runs, by key of the If.
     """
 
     main: Mapping[str, Tensor]
@@ -35,6 +36,7 @@ class Shapes:
     notes: tuple[Note, ...]
     repeats: Mapping[str, int]
     model: onnx.ModelProto
+    taken: Mapping[str, str] = field(default_factory=dict)
 
 
 def infer(
@@ -42,25 +44,50 @@ def infer(
     *,
     batch_change: tuple[int, int] | None,
     batch_inputs: Iterable[str] | None = None,
+    is_tidy: bool = False,
 ) -> Shapes:
     """Return the shape and type of every value of `model`, whose inputs are bound.
 
     `batch_change` (old, new): the leading axis of `batch_inputs` was changed from old to new, so
     constants that name the old batch are rewritten with a Note or refused (`ModelError`).
     `batch_inputs` None: the inputs whose leading axis is new. Neither weights nor their bytes are
-    needed. Shape None, with a Note, where nothing tells. The model itself is left as it is.
+    needed. Shape None, with a Note, where nothing tells; the output of an operator in no table is
+    guessed, with a Note, unless the guess leads to a contradiction. `is_tidy`: `check.tidy` has
+    made the model. The model is left as it is.
     """
-    working, declared, notes = prepare(model)
-    found = None
-    advice = ""
+    guessed: set[str] = set()
+    batch = None
     if batch_change is not None and batch_change[0] != batch_change[1]:
         batch = Batch(*batch_change)
+    try:
+        return _infer(model, batch, batch_inputs, guessed, is_tidy=is_tidy)
+    except ModelError:
+        if not guessed:
+            raise
+    # a guess may be what contradicts: without any, the model itself has to
+    return _infer(model, batch, batch_inputs, None, is_tidy=is_tidy)
+
+
+def _infer(
+    model: onnx.ModelProto,
+    batch: Batch | None,
+    batch_inputs: Iterable[str] | None,
+    guessed: set[str] | None,
+    *,
+    is_tidy: bool,
+) -> Shapes:
+    working, declared, notes = prepare(model, is_tidy=is_tidy)
+    found = None
+    advice = ""
+    if batch is not None:
         at_old, declared = declared, _at_batch(declared, batch)
-        found = _rebatch(working, batch, batch_inputs, notes, at_old=at_old, at_new=declared)
+        found = _rebatch(
+            working, batch, batch_inputs, notes, at_old=at_old, at_new=declared, guessed=guessed
+        )
         advice = "" if found is None else _advice(batch)
     known = _ask_onnx(working, notes)
     if found is None or not _agrees(*found, known):
-        found = _walk(working, known, declared=declared, advice=advice)
+        found = _walk(working, known, declared=declared, advice=advice, guessed=guessed)
     walk, scope = found
     for value in working.graph.input:
         if scope.facts[value.name].is_unknown:
@@ -72,6 +99,7 @@ def infer(
         notes=unique_notes((*notes, *walk.notes)),
         repeats=walk.repeats,
         model=working,
+        taken=walk.taken,
     )
 
 
@@ -102,8 +130,16 @@ def _walk(
     declared: Mapping[str, Fact],
     advice: str = "",
     contents: bool = False,
+    guessed: set[str] | None,
 ) -> tuple[Walk, Scope]:
-    walk = Walk(opsets_of(model), ENTER, advice=advice, declared=declared, contents=contents)
+    walk = Walk(
+        opsets_of(model),
+        ENTER,
+        advice=advice,
+        declared=declared,
+        contents=contents,
+        guessed=guessed,
+    )
     scope = Scope(graph_inputs(model.graph))
     walk.run(model.graph, scope, known=known, before=None, key="")
     return walk, scope
@@ -145,13 +181,14 @@ def _rebatch(
     *,
     at_old: Mapping[str, Fact],
     at_new: Mapping[str, Fact],
+    guessed: set[str] | None,
 ) -> tuple[Walk, Scope] | None:
     """Rewrite in place what has the old batch baked in; return the walk that found it.
 
     None if the model does not hold together at the old batch: then nothing can be learnt from it,
     and the walk at the new one tells whether it does there.
     """
-    old = _at_old_batch(model, batch, batch_inputs, declared=at_old)
+    old = _at_old_batch(model, batch, batch_inputs, declared=at_old, guessed=guessed)
     if old is None:
         return None
     old_walk, old_scope = old
@@ -163,6 +200,7 @@ def _rebatch(
         before=old_walk,
         declared=at_new,
         advice=_advice(batch),
+        guessed=guessed,
     )
     scope = Scope({})
     for name, fact in graph_inputs(model.graph).items():
@@ -180,6 +218,7 @@ def _at_old_batch(
     batch_inputs: Iterable[str] | None,
     *,
     declared: Mapping[str, Fact],
+    guessed: set[str] | None,
 ) -> tuple[Walk, Scope] | None:
     """Return the walk of the model as it was before the batch was changed, None if impossible.
 
@@ -189,7 +228,13 @@ def _at_old_batch(
     for everywhere in (False, True):
         old_model = with_batch(model, batch, batch_inputs, everywhere=everywhere)
         try:
-            return _walk(old_model, _ask_onnx(old_model, []), declared=declared, contents=True)
+            return _walk(
+                old_model,
+                _ask_onnx(old_model, []),
+                declared=declared,
+                contents=True,
+                guessed=guessed,
+            )
         except ModelError:
             continue
     return None

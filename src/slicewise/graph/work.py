@@ -5,13 +5,20 @@ Device-free: no speed is known here and no kernel is fused. Weight values are ne
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slicewise.core.cost import GraphWork, Kind, NodeWork, Work
 from slicewise.core.errors import ModelError
 from slicewise.core.graph import Constant, Graph, Node, Tensor
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType
+from slicewise.graph.fuse import (
+    NARROW_ARITHMETIC,
+    NO_FUSION,
+    Fusion,
+    fuse_quantised,
+    fusion_notes,
+)
 from slicewise.graph.ops import Operator, Product, Seen, operator
 
 _NO_WORK = Work()
@@ -19,7 +26,6 @@ _NO_TENSOR = Tensor(None, DType.UNKNOWN)
 _UNKNOWN = Operator("?", Kind.OPAQUE)
 _WIDE_FLOATS = frozenset({DType.FP64, DType.FP32, DType.FP16, DType.BF16})
 _LEARNT = frozenset({"DequantizeLinear", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-_QUANTISED = {DType.INT8: DType.INT8, DType.UINT8: DType.INT8, DType.FP8: DType.FP8}
 
 
 def count_work(graph: Graph, compute: DType | None = None) -> GraphWork:
@@ -29,20 +35,26 @@ def count_work(graph: Graph, compute: DType | None = None) -> GraphWork:
     the type of their activations. Integer and quantised contractions keep their own.
 
     A tensor that a node reads twice is counted once; constants count as `weight_bytes` in their
-    stored form; a view moves nothing. A body counts `repeats` times; of an If the costlier branch
-    counts, with a Note. What has no known shape counts 0, with a Note. Time O(nodes).
+    stored form; a view moves nothing. A kernel between DequantizeLinear and QuantizeLinear moves
+    the quantised elements and these two nothing, with a Note. A body counts `repeats` times; of
+    an If the costlier branch counts, with a Note. What has no known shape counts 0, with a Note.
+    Time O(nodes).
     `ModelError` where a standard node contradicts its operator's specification.
     """
-    tally = _Tally(compute)
+    tally = _Tally(compute, any(note.code == "shape-guessed" for note in graph.notes))
     nodes = _count_nodes(graph, _Scope((graph.tensors,), (graph.constants,)), tally)
-    return GraphWork(nodes, _sum(nodes), unique_notes((*tally.notes, *_listed(tally))))
+    notes = (*tally.notes, *fusion_notes(tally.absorbed), *_listed(tally))
+    return GraphWork(nodes, _sum(nodes), unique_notes(notes))
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What is gathered over one count: notes, and how often operators without formula are met."""
+    """What is gathered over one count: notes, nodes that fused kernels took in, and how often
+    operators without formula are met. `is_guessed`: some shapes are guesses."""
 
     compute: DType | None
+    is_guessed: bool = False
+    absorbed: list[Node] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     unlisted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -51,35 +63,39 @@ class _Tally:
 class _Scope:
     """What names mean inside a graph or body, innermost first.
 
-    `dequantised` holds the results of DequantizeLinear with the type they were stored in,
-    `views` the constants that a reshaped, squeezed or renamed one stands for.
+    `dequantised` names for each result of DequantizeLinear what it was made from, `views` the
+    constants that a reshaped, squeezed or renamed one stands for.
     """
 
     tensors: tuple[Mapping[str, Tensor], ...]
     constants: tuple[Mapping[str, Constant], ...]
-    dequantised: dict[str, DType] = field(default_factory=dict)
+    dequantised: dict[str, str] = field(default_factory=dict)
     views: dict[str, Constant] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
     def tensor(self, name: str) -> Tensor:
+        """Return the tensor called `name`, one of unknown shape and type if none is."""
         for level in self.tensors:
             if name in level:
                 return level[name]
         return _NO_TENSOR
 
     def constant(self, name: str) -> Constant | None:
+        """Return the constant that `name` is or is a view of, else None."""
         for level in self.constants:
             if name in level:
                 return level[name]
         return self.views.get(name)
 
     def bytes_of(self, name: str, tensor: Tensor) -> int:
+        """Return the size of the tensor called `name`, worked out once."""
         size = self.sizes.get(name)
         if size is None:
             size = self.sizes[name] = tensor.size_bytes
         return size
 
     def inside(self, body: Graph) -> "_Scope":
+        """Return the scope of a body, this one around it."""
         return _Scope(
             (body.tensors, *self.tensors),
             (body.constants, *self.constants),
@@ -91,7 +107,7 @@ class _Scope:
         """Remember a result that is dequantised, or a view of a constant."""
         source, result = node.inputs[0], node.outputs[0]
         if node.op_type == "DequantizeLinear":
-            self.dequantised[result] = self.tensor(source).dtype
+            self.dequantised[result] = source
         else:
             constant = self.constant(source)
             if constant is not None:
@@ -102,35 +118,87 @@ def _count_nodes(graph: Graph, scope: _Scope, tally: _Tally) -> tuple[NodeWork, 
     for node in graph.nodes:
         if node.op_type in _LEARNT and node.inputs and node.outputs:
             scope.learn(node)
-    return tuple(_count_node(node, scope, tally) for node in graph.nodes)
+    fusion = _fusion(graph, scope) if scope.dequantised else NO_FUSION
+    tally.absorbed += [graph.nodes[i] for i in sorted(fusion.absorbed)]
+    return tuple(
+        _count_node(node, scope, tally)
+        if i not in fusion.absorbed and i not in fusion.inside
+        else _count_fused(node, scope, tally, fusion, is_absorbed=i in fusion.absorbed)
+        for i, node in enumerate(graph.nodes)
+    )
 
 
-def _count_node(node: Node, scope: _Scope, tally: _Tally) -> NodeWork:
+def _fusion(graph: Graph, scope: _Scope) -> Fusion:
+    """Return what engines fuse into quantised kernels in one graph or body."""
+    products = [
+        i
+        for i, node in enumerate(graph.nodes)
+        if (row := operator(node.domain, node.op_type)) is not None
+        and row.macs is not None
+        and not row.is_integer
+        and _quantised_operands(_see(node, scope), scope) is not None
+    ]
+    stored = {
+        name: source
+        for name, source in scope.dequantised.items()
+        if scope.tensor(source).dtype in NARROW_ARITHMETIC
+    }
+    return fuse_quantised(
+        graph,
+        products=products,
+        stored=stored,
+        is_fixed=lambda name: scope.constant(name) is not None,
+    )
+
+
+def _count_fused(
+    node: Node, scope: _Scope, tally: _Tally, fusion: Fusion, *, is_absorbed: bool
+) -> NodeWork:
+    """Count a node that is a quantised kernel, or that one took in."""
+    if is_absorbed:
+        dtype = _element_type(_see(node, scope))
+        return NodeWork(node.name, node.op_type, Kind.VIEW, dtype, _NO_WORK)
+    inputs, outputs = fusion.narrowed(node)
+    narrow = _see(replace(node, inputs=inputs, outputs=outputs), scope)
+    return _count_node(node, scope, tally, moved=narrow)
+
+
+def _see(node: Node, scope: _Scope) -> Seen:
+    return Seen(
+        node,
+        tuple([scope.tensor(name) if name else None for name in node.inputs]),
+        tuple([scope.tensor(name) if name else None for name in node.outputs]),
+    )
+
+
+def _count_node(
+    node: Node, scope: _Scope, tally: _Tally, *, moved: Seen | None = None
+) -> NodeWork:
+    """Count one node; `moved` are the tensors that its kernel reads and writes in their place."""
     row = operator(node.domain, node.op_type)
     if row is None or row.is_bytes_only:
         code = "op-unknown" if row is None else "op-bytes-only"
         tally.unlisted[code, f"{node.domain}.{node.op_type}" if node.domain else node.op_type] += 1
         row = row or _UNKNOWN
-    seen = Seen(
-        node,
-        tuple([scope.tensor(name) if name else None for name in node.inputs]),
-        tuple([scope.tensor(name) if name else None for name in node.outputs]),
-    )
+    seen = _see(node, scope)
     if row.kind is Kind.VIEW or _converts_nothing(seen):
         return NodeWork(node.name, node.op_type, Kind.VIEW, _element_type(seen), _NO_WORK)
     if row.kind is Kind.CONTROL:
         return _with_bodies(node, Kind.CONTROL, _element_type(seen), scope, tally)
     dtype = _arithmetic(row, seen, scope, tally.compute)
-    product, work = _own_work(row, seen, scope, tally)
-    if node.bodies:
-        inner = _with_bodies(node, row.kind, dtype, scope, tally)
-        work, body, repeats = work + inner.work, inner.body, inner.repeats
-        return NodeWork(
-            node.name, node.op_type, row.kind, dtype, work, product.contraction, product.steps,
-            body, repeats,
-        )  # fmt: skip
-    return NodeWork(
+    product, work = _own_work(row, seen, moved or seen, scope, tally)
+    plain = NodeWork(
         node.name, node.op_type, row.kind, dtype, work, product.contraction, product.steps
+    )
+    if not node.bodies:
+        return plain
+    inner = _with_bodies(node, row.kind, dtype, scope, tally)
+    return replace(
+        plain,
+        work=work + inner.work,
+        body=inner.body,
+        repeats=inner.repeats,
+        body_index=inner.body_index,
     )
 
 
@@ -145,40 +213,44 @@ def _converts_nothing(seen: Seen) -> bool:
 def _with_bodies(node: Node, kind: Kind, dtype: DType, scope: _Scope, tally: _Tally) -> NodeWork:
     """Count the bodies of `node`: all of them `repeats` times, or the costlier branch of an If."""
     bodies = [_count_nodes(body, scope.inside(body), tally) for body in node.bodies]
+    first = 0
     if node.op_type == "If" and bodies:
         costs = [_sum(body) for body in bodies]
-        chosen = max(range(len(bodies)), key=lambda i: (costs[i].flops, costs[i].moved_bytes))
-        if any(cost != costs[chosen] for cost in costs):
+        first = max(range(len(bodies)), key=lambda i: (costs[i].flops, costs[i].moved_bytes))
+        if any(cost != costs[first] for cost in costs):
             text = "which branch runs depends on the data; the costlier one is counted"
             tally.notes.append(Note("branch-unknown", text, node.name))
-        bodies = [bodies[chosen]]
+        bodies = [bodies[first]]
     inner = tuple(work for body in bodies for work in body)
     return NodeWork(
         node.name, node.op_type, kind, dtype, _sum(inner) * node.repeats,
-        body=inner, repeats=node.repeats,
+        body=inner, repeats=node.repeats, body_index=first,
     )  # fmt: skip
 
 
-def _own_work(row: Operator, seen: Seen, scope: _Scope, tally: _Tally) -> tuple[Product, Work]:
+def _own_work(
+    row: Operator, seen: Seen, moved: Seen, scope: _Scope, tally: _Tally
+) -> tuple[Product, Work]:
     """Return the multiply-adds and the work of a node, bodies aside."""
     product, other = Product(0, None), 0
     unknown = _unknown_shape(row, seen)
     if unknown:
-        tally.notes.append(_incomplete(seen.node, f"the shape of {unknown!r} is unknown"))
-        return product, _moved(_UNKNOWN, seen, scope, 0, 0)
+        tally.notes.append(_incomplete(row, seen.node, f"the shape of {unknown!r} is unknown"))
+        return product, _moved(_UNKNOWN, moved, scope, 0, 0)
     try:
         if row.macs is not None:
             product = row.macs(seen)
         if row.flops is not None:
             other = row.flops(seen)
-        return product, _moved(row, seen, scope, product.macs, 2 * product.macs + other)
+        return product, _moved(row, moved, scope, product.macs, 2 * product.macs + other)
     except (ValueError, IndexError) as err:
         fault = str(err) if isinstance(err, ValueError) else "an input has too few axes"
-        if seen.node.domain in ("", "ai.onnx"):
+        if seen.node.domain in ("", "ai.onnx") and not tally.is_guessed:
             raise _contradiction(seen, fault) from err
-        # other domains change their operators without a version: count bytes, and say so
-        tally.notes.append(_incomplete(seen.node, fault))
-        return Product(0, None), _moved(_UNKNOWN, seen, scope, 0, 0)
+        # other domains change their operators without a version, and a guessed shape may be
+        # wrong: count bytes, and say so
+        tally.notes.append(_incomplete(row, seen.node, fault))
+        return Product(0, None), _moved(_UNKNOWN, moved, scope, 0, 0)
 
 
 def _unknown_shape(row: Operator, seen: Seen) -> str:
@@ -234,24 +306,24 @@ def _arithmetic(row: Operator, seen: Seen, scope: _Scope, compute: DType | None)
         return quantised
     first = seen.reads[0] if seen.reads else None
     if first is not None and first.dtype is not DType.UNKNOWN:
-        own = _QUANTISED.get(first.dtype, first.dtype)
+        own = NARROW_ARITHMETIC.get(first.dtype, first.dtype)
     return compute if compute is not None and own in _WIDE_FLOATS else own
 
 
 def _quantised_operands(seen: Seen, scope: _Scope) -> DType | None:
-    """Return INT8 or FP8 where both operands come straight from DequantizeLinear, else None.
+    """Return INT8, FP8 or FP4 where both operands come from DequantizeLinear, else None.
 
-    A runtime turns DequantizeLinear -> Conv into an 8-bit kernel. A weight may have been folded:
-    then its stored form is smaller than the tensor.
+    A runtime turns DequantizeLinear -> Conv into a kernel of that type. A weight may have been
+    folded: then its stored form is smaller than the tensor.
     """
     stored: list[DType] = []
     for name, tensor in zip(seen.node.inputs[:2], seen.reads, strict=False):
         constant = scope.constant(name)
         if name in scope.dequantised:
-            stored.append(scope.dequantised[name])
+            stored.append(scope.tensor(scope.dequantised[name]).dtype)
         elif constant is None or tensor is None or constant.stored_bytes >= tensor.size_bytes:
             return None
-    return _QUANTISED.get(stored[0]) if stored and len(seen.reads) > 1 else None
+    return NARROW_ARITHMETIC.get(stored[0]) if stored and len(seen.reads) > 1 else None
 
 
 def _element_type(seen: Seen) -> DType:
@@ -275,8 +347,11 @@ def _sum(nodes: Iterable[NodeWork]) -> Work:
     return Work(macs, flops, read, write, weight)
 
 
-def _incomplete(node: Node, fault: str) -> Note:
-    return Note("work-incomplete", f"arithmetic of {node.op_type} not counted: {fault}", node.name)
+def _incomplete(row: Operator, node: Node, fault: str) -> Note:
+    has_formula = row.macs is not None or row.flops is not None
+    lost = "no arithmetic and only" if has_formula else "only"
+    text = f"of {node.op_type} {lost} the bytes of tensors with known shapes are counted: {fault}"
+    return Note("work-incomplete", text, node.name)
 
 
 def _contradiction(seen: Seen, fault: str) -> ModelError:
@@ -289,11 +364,17 @@ def _contradiction(seen: Seen, fault: str) -> ModelError:
     )
 
 
+_LISTED = {
+    "op-unknown": (
+        "is in no table: its arithmetic is not counted; to have it counted, export it as a model"
+        " function of standard operators; where its output shapes are unknown, declare them in the"
+        " file's value_info"
+    ),
+    "op-bytes-only": "has no formula: its arithmetic is not counted, its bytes are",
+}
+
+
 def _listed(tally: _Tally) -> Iterable[Note]:
-    texts = {
-        "op-unknown": "is in no table",
-        "op-bytes-only": "has no formula for its arithmetic",
-    }
     for (code, name), count in sorted(tally.unlisted.items()):
         nodes = "1 node" if count == 1 else f"{count} nodes"
-        yield Note(code, f"operator {name} ({nodes}) {texts[code]}; only its bytes are counted")
+        yield Note(code, f"operator {name} ({nodes}) {_LISTED[code]}")

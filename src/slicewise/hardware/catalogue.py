@@ -5,6 +5,7 @@ connection. Device files are data: nothing in them is executed.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -13,9 +14,11 @@ from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.notes import Note
 from slicewise.core.plugins import did_you_mean
-from slicewise.hardware.aliases import ALIASES, DEFAULTED, NO_DATA_SHEET, REFUSED, fold
+from slicewise.core.units import format_capacity
+from slicewise.hardware.aliases import ALIASES, DEFAULTED, NO_DATA_SHEET, NOTED, REFUSED, fold
 from slicewise.hardware.device_file import read_device, read_file, read_toml
 from slicewise.hardware.figures import Section, shown
+from slicewise.hardware.nearest import names_by_fold, nearest_devices
 from slicewise.hardware.slice_file import Slicing, read_board
 
 _FILES = resources.files("slicewise.hardware") / "devices"
@@ -29,6 +32,8 @@ _MIG_REPORT = re.compile(r"(?P<whole>.+?)\s+MIG[ -](?P<profile>\d\S+)", re.IGNOR
 _SEVERAL = re.compile(r".+\sx(?!1\b)\d+(\s*\(.*\))?|(?!1\s*x)\d+\s*x\s+.+", re.IGNORECASE)
 _PROBED_GPU = re.compile(r"(?:gpu|cuda)(?::(?P<index>\d{1,3}))?", re.IGNORECASE)
 _PERCENT = re.compile(r"\d{1,9}(\.\d{1,9})?\s*%?")
+# a card's name and its memory: 'L40-48GB', 'rtx 4090 24 GB'
+_SIZED = re.compile(r"(?P<card>.+?)[\s_-]+(?P<size>\d{1,4})\s?gi?b", re.IGNORECASE | re.DOTALL)
 _VENDORS = ("nvidia", "tesla", "amd", "intel")
 _LONGEST_NAME = 300
 
@@ -96,12 +101,14 @@ def _part_of(device: Device, part: str) -> Device:
             f"device part {part!r} of {device.name} names more than one part; give one slice"
             " (/2g.20gb) or one share (@50%)"
         )
+    if part.startswith("/") and not name:
+        example = device.profiles[0].name if device.profiles else ""
+        remedy = f"{device.name}/{example}" if example else f"{device.name}@50% (it has no slices)"
+        raise DeviceError(
+            f"device {device.name}/ lacks the profile; write {remedy}, or {device.name} for the"
+            " whole"
+        )
     if part.startswith("/"):
-        if not name:
-            raise DeviceError(
-                f"device {device.name}/ lacks the profile; write {device.name}/2g.20gb or"
-                f" {device.name}"
-            )
         return device.slice(name)
     if not _PERCENT.fullmatch(name):
         raise DeviceError(
@@ -128,31 +135,62 @@ def _find_whole(text: str) -> Device:
     known = ALIASES | {fold(one): one for one in device_names()}
     if folded in known:
         return _load_shipped(known[folded])
+    if folded in NOTED:
+        taken, other = NOTED[folded]
+        return _noted(taken, f"{name!r} is also the name of {other}; {taken} is taken")
     names = DEFAULTED.get(folded) or REFUSED.get(folded)
     if names and (folded in DEFAULTED or name.casefold().startswith(_VENDORS)):
-        return _with_alternatives(_load_shipped(names[0]), name, names)
+        return _noted(names[0], f"{name!r} may be any of {', '.join(names)}; {names[0]} is taken")
     if names:
-        raise DeviceError(f"device {name!r} is ambiguous; choose one of {', '.join(names)}")
-    raise _unknown(name, folded)
+        raise _ambiguous(name, names)
+    if sized := _SIZED.fullmatch(name):
+        return _find_sized(name, sized["card"], int(sized["size"]))
+    raise _unknown(name)
 
 
-def _with_alternatives(device: Device, text: str, names: tuple[str, ...]) -> Device:
-    note = Note(
-        "device-ambiguous",
-        f"{text!r} may be any of {', '.join(names)}; {device.name} is taken",
-    )
-    return replace(device, notes=(note, *device.notes))
+def _find_sized(name: str, card: str, size: int) -> Device:
+    """Return the device called `card` that has `size` GB of memory."""
+    candidates = names_by_fold(device_names()).get(fold(card), ())
+    devices = [_load_shipped(one) for one in candidates]
+    fitting = [device for device in devices if _has_memory(device, size)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise _ambiguous(name, [device.name for device in fitting])
+    if devices:
+        sizes = ", ".join(f"{one.name} has {format_capacity(one.memory_bytes)}" for one in devices)
+        raise DeviceError(
+            f"device {name!r} is unknown: {sizes}; give that name, or for another card"
+            f" {_HOW_TO_ADD}"
+        )
+    raise _unknown(name)
 
 
-def _unknown(name: str, folded: str) -> DeviceError:
+def _has_memory(device: Device, size: int) -> bool:
+    """Vendors count in GiB, some in decimal GB; drivers keep a little back."""
+    nominal = (device.memory_bytes / 2**30, device.memory_bytes / 1e9)
+    return any(abs(size - one) <= 1 for one in nominal)
+
+
+def _noted(name: str, text: str) -> Device:
+    device = _load_shipped(name)
+    return replace(device, notes=(Note("device-ambiguous", text), *device.notes))
+
+
+def _ambiguous(name: str, names: Sequence[str]) -> DeviceError:
+    return DeviceError(f"device {name!r} is ambiguous; choose one of {', '.join(names)}")
+
+
+def _unknown(name: str) -> DeviceError:
+    folded = fold(name)
     for beginning, what in NO_DATA_SHEET:
         if folded.startswith(beginning):
             return DeviceError(
                 f"device {name!r} is known ({what}), but there is no data sheet of it here;"
                 f" {_HOW_TO_ADD}"
             )
-    slug = re.sub(r"[\s_]+", "-", name.casefold())
-    hint = did_you_mean(slug, (*device_names(), "cpu", "gpu:0"))
+    near = nearest_devices(name, device_names())
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
     return DeviceError(
         f"device {name!r} is unknown{hint}; `slicewise devices` lists all {len(device_names())};"
         f" for another, {_HOW_TO_ADD}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from slicewise.core.device import Device
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
-from slicewise.hardware.device_file import DEFAULTS, IDLE_FRACTION
+from slicewise.hardware.device_file import DEFAULTS, POWER_FLOOR_FRACTION
 
 _UNLIMITED_BYTES = 2**60  # cgroup v1 writes a huge number for "no limit"
 
@@ -120,6 +120,7 @@ def device_of_cpu(facts: CpuFacts) -> Device:
         architecture=f"{facts.machine}, {unit.why}".removeprefix(", "),
         compute_units=cores,
         peak_flop_per_s={
+            DType.FP64: fp32 / 2,  # half the lanes of the same vector unit
             DType.FP32: fp32,
             **{dtype: fp32 * ratio for dtype, ratio in _ratios(facts.flags).items()},
         },
@@ -127,7 +128,7 @@ def device_of_cpu(facts: CpuFacts) -> Device:
         memory_bandwidth_bytes_per_s=_bandwidth(facts, cores),
         cache_bytes=int(min(cache, memory)),
         clock_hz=clock_hz,
-        idle_power_w=IDLE_FRACTION * max_power_w,
+        idle_power_w=POWER_FLOOR_FRACTION * max_power_w,
         max_power_w=max_power_w,
         launch_s=DEFAULTS["launch_s"].cpu,
         host_s=DEFAULTS["host_s"].cpu,
@@ -141,7 +142,8 @@ def _basis_note(facts: CpuFacts) -> Note:
         "spec-probed",
         f"cpu is {facts.model or 'of unknown make'}: peaks follow from cores, clock and"
         f" instruction set, bandwidth from cores, power from"
-        f" {'the power limit it reports' if facts.power_w else 'cores'}; nothing was measured",
+        f" {'the power limit it reports' if facts.power_w else 'cores'}, its floor while work runs"
+        f" taken as {POWER_FLOOR_FRACTION:.0%} of that; nothing was measured",
     )
 
 

@@ -4,7 +4,7 @@ Reads tables only; it runs nothing and follows no path except the board file tha
 """
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,13 +29,21 @@ KINDS = ("gpu", "cpu")
 PEAK_KEYS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _TEXT_KEYS = ("name", "title", "kind", "vendor", "architecture")
 _SLICE_KEYS = ("mig", "memory_slots", "profile")
-DEVICE_KEYS = (*_TEXT_KEYS, *FIGURES, "peak_flop_per_s", "link", *_SLICE_KEYS, "sources")
+DEVICE_KEYS = (
+    *_TEXT_KEYS, *FIGURES, "peak_flop_per_s", "link", *_SLICE_KEYS, "remarks", "sources",
+)  # fmt: skip
 BASES = ("recalled", "derived", "estimated")
-SOURCED = (*FIGURES, *PEAK_KEYS, "link", "mig")
+# the fp32 rate of matrix units that have one, beside the vector rate `fp32`
+MATRIX_KEY = "fp32_matrix"
+SOURCED = (*FIGURES, *PEAK_KEYS, MATRIX_KEY, "link", "mig")
+# No precision asks for fp64, so a note on that rate concerns only a graph with fp64 in it.
+_RARE_RATES = ("fp64",)
 
-# Median of the fractions of the four cards whose floor is known: V100 53.5/300, H200 127/700,
-# GB200 209/1200 and B200 241/1000 W (iGniter; aiconfigurator power tables, 2026).
-IDLE_FRACTION = 0.18
+# `idle_power_w` is the floor of board power while work runs: clocks up, units waiting. A card at
+# rest draws far less (its clocks fall), but no inference runs at rest. Median of the fractions of
+# the four cards whose floor is known: V100 53.5/300 (fitted idle term of iGniter), H200 127/700,
+# GB200 209/1200 and B200 241/1000 W (least power of any kernel, aiconfigurator tables, 2026).
+POWER_FLOOR_FRACTION = 0.18
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ def read_device(file: Section, *, board_named: Callable[[str, Section], Slicing]
         architecture=file.text("architecture", default=""),
         compute_units=units,
         peak_flop_per_s=_read_peaks(file),
+        fp32_matrix_flop_per_s=_read_matrix_rate(file),
         memory_bytes=memory,
         memory_bandwidth_bytes_per_s=figures["memory_bandwidth_bytes_per_s"],
         cache_bytes=int(figures["cache_bytes"]),
@@ -134,7 +143,8 @@ def read_device(file: Section, *, board_named: Callable[[str, Section], Slicing]
         memory_slots=slicing.memory_slots,
         profiles=slicing.profiles,
         title=file.text("title", default=name),
-        notes=(*notes, *_source_notes(file, name)),
+        notes=(*notes, *_source_notes(file, name), *_remarks(file, name)),
+        rate_notes=_rate_notes(file, name),
         sources=_source_texts(file),
     )
 
@@ -153,11 +163,12 @@ def _figure(file: Section, figure: Figure, kind: str, notes: list[Note]) -> floa
     if value is not None:
         return value
     if figure.key == "idle_power_w":
-        value = IDLE_FRACTION * file.required(FIGURES["max_power_w"])
+        value = POWER_FLOOR_FRACTION * file.required(FIGURES["max_power_w"])
         notes.append(
             Note(
                 "idle-power-estimated",
-                f"{file.where} leaves out idle_power_w: {IDLE_FRACTION:.0%} of max_power_w taken",
+                f"{file.where} leaves out idle_power_w, the floor of power while work runs:"
+                f" {POWER_FLOOR_FRACTION:.0%} of max_power_w taken",
             )
         )
         return value
@@ -173,7 +184,7 @@ def _refuse_contradictions(file: Section, figures: dict[str, float]) -> None:
     if figures["idle_power_w"] > figures["max_power_w"]:
         raise file.error(
             f"idle_power_w={figures['idle_power_w']:g} is above"
-            f" max_power_w={figures['max_power_w']:g}; idle power is at most the power limit"
+            f" max_power_w={figures['max_power_w']:g}; the floor of power is at most the limit"
         )
     if figures["cache_bytes"] > figures["memory_bytes"]:
         raise file.error(
@@ -189,14 +200,29 @@ def _read_peaks(file: Section) -> dict[DType, float]:
             "lacks the table [peak_flop_per_s]; add it with dense operations/s, at least"
             f" fp32 = 1.95e13; {GUIDE}"
         )
-    peaks.refuse_unknown(PEAK_KEYS)
-    named = {
-        key: peaks.number(replace(PEAK, key=key, what=f"dense {key} operations/s"))
-        for key in PEAK_KEYS
-    }
+    peaks.refuse_unknown((*PEAK_KEYS, MATRIX_KEY))
+    named = {key: _rate(peaks, key) for key in PEAK_KEYS}
     if named["fp32"] is None:
         raise peaks.missing("fp32", "dense fp32 operations/s, the vector rate", "1.95e13")
     return {DType(key): rate for key, rate in named.items() if rate is not None}
+
+
+def _read_matrix_rate(file: Section) -> float | None:
+    """Return the fp32 rate of the matrix units, None where they have none."""
+    peaks = file.section("peak_flop_per_s")
+    if peaks is None:
+        return None
+    matrix, vector = _rate(peaks, MATRIX_KEY), _rate(peaks, "fp32")
+    if matrix is not None and vector is not None and matrix < vector:
+        raise peaks.error(
+            f"{peaks.prefix}{MATRIX_KEY}={matrix:g} is below fp32={vector:g}; it is the faster"
+            " rate of matrix units that do fp32: correct it or leave it out"
+        )
+    return matrix
+
+
+def _rate(peaks: Section, key: str) -> float | None:
+    return peaks.number(replace(PEAK, key=key, what=f"dense {key} operations/s"))
 
 
 def _read_link(file: Section) -> Link | None:
@@ -247,14 +273,8 @@ def _source_notes(file: Section, name: str) -> tuple[Note, ...]:
                     f" {', '.join(SOURCED)}"
                 )
     notes = []
-    if recalled := listed["recalled"]:
-        notes.append(
-            Note(
-                "spec-recalled",
-                f"{name}: written from general knowledge, not checked against a data sheet:"
-                f" {', '.join(recalled)}",
-            )
-        )
+    if recalled := [key for key in listed["recalled"] if key not in _RARE_RATES]:
+        notes.append(_recalled_note(name, recalled))
     if derived := listed["derived"]:
         reasons = dict.fromkeys(texts[key] for key in derived if key in texts)
         why = f" ({'; '.join(reasons)})" if reasons else ""
@@ -264,6 +284,26 @@ def _source_notes(file: Section, name: str) -> tuple[Note, ...]:
         code = _ESTIMATE_CODES.get(key, "spec-estimated")
         notes.append(Note(code, f"{name}: {key} is an {_reason(texts.get(key, 'estimate'))}"))
     return tuple(notes)
+
+
+def _recalled_note(name: str, keys: Sequence[str]) -> Note:
+    return Note(
+        "spec-recalled",
+        f"{name}: written from general knowledge, not checked against a data sheet:"
+        f" {', '.join(keys)}",
+    )
+
+
+def _rate_notes(file: Section, name: str) -> dict[DType, Note]:
+    """Return the notes on recalled rates that only a graph of that type needs to hear."""
+    sources = file.section("sources")
+    recalled = () if sources is None else sources.strings("recalled")
+    return {DType(key): _recalled_note(name, [key]) for key in _RARE_RATES if key in recalled}
+
+
+def _remarks(file: Section, name: str) -> tuple[Note, ...]:
+    """Return what the file says of the device beside its figures."""
+    return tuple(Note("device-remark", f"{name}: {text}") for text in file.strings("remarks"))
 
 
 def _reason(text: str) -> str:

@@ -43,9 +43,22 @@ FIGURES = {
             "memory_bandwidth_bytes_per_s", "bandwidth in bytes/s", 1e8, 1e15, 2e12, scales=_RATE
         ),
         Figure(
-            "cache_bytes", "last-level cache in bytes", 2**12, 2**42, 40 * 2**20, True, _CAPACITY
+            "cache_bytes",
+            "the last cache level before memory, in bytes",
+            2**12,
+            2**42,
+            40 * 2**20,
+            True,
+            _CAPACITY,
         ),
-        Figure("idle_power_w", "idle power in W", 0, 1e5, 50, scales=((1e-3, "mW"),)),
+        Figure(
+            "idle_power_w",
+            "floor of power while work runs, in W",
+            0,
+            1e5,
+            50,
+            scales=((1e-3, "mW"),),
+        ),
         Figure("max_power_w", "power limit in W", 0.1, 1e5, 400, scales=((1e-3, "mW"),)),
         Figure("launch_s", "time between two kernels in s", 0, 0.1, 3e-6, scales=_TIME),
         Figure("host_s", "fixed time of one inference in s", 0, 10, 2e-5, scales=_TIME),

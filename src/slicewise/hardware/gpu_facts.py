@@ -13,7 +13,7 @@ from slicewise.core.errors import DeviceError
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 from slicewise.core.units import MIB, format_capacity
-from slicewise.hardware.device_file import DEFAULTS, IDLE_FRACTION
+from slicewise.hardware.device_file import DEFAULTS, POWER_FLOOR_FRACTION
 
 # what `nvidia-smi --query-gpu` is asked, in this order
 SMI_FIELDS = (
@@ -64,31 +64,32 @@ class Generation:
 _Rates = dict[DType, int]
 
 
-def _rates(tf32: int, half: int, int8: int, fp8: int, fp4: int) -> _Rates:
+def _rates(fp64: int, tf32: int, half: int, int8: int, fp8: int, fp4: int) -> _Rates:
     """Return the rates that are there; `half` is that of fp16 and of bf16."""
     named = {
-        DType.TF32: tf32, DType.FP16: half, DType.BF16: half, DType.INT8: int8, DType.FP8: fp8,
-        DType.FP4: fp4,
+        DType.FP64: fp64, DType.TF32: tf32, DType.FP16: half, DType.BF16: half, DType.INT8: int8,
+        DType.FP8: fp8, DType.FP4: fp4,
     }  # fmt: skip
     return {dtype: rate for dtype, rate in named.items() if rate}
 
 
 # Compute capability -> generation. Rates follow from the shipped files of that generation (peak /
 # SMs / clock, rounded to a power of two); consumer cards with fp32 accumulation, so data-centre
-# cards of 8.6, 8.9 and 12.0 do twice as much.
+# cards of 8.6, 8.9 and 12.0 do twice as much. fp64 and the int8 of 6.1 and 7.0 (DP4A) are those
+# of the arithmetic throughput table of the CUDA programming guide.
 GENERATIONS = {
-    "5.2": Generation(128, {}),
-    "6.0": Generation(64, {}),
-    "6.1": Generation(128, {}),
-    "7.0": Generation(64, {DType.FP16: 1024}),
-    "7.5": Generation(64, {DType.FP16: 512, DType.INT8: 2048}),
-    #                                tf32  half   int8    fp8    fp4
-    "8.0": Generation(64, _rates(    1024, 2048,  4096,     0,     0)),
-    "8.6": Generation(128, _rates(    256,  512,  2048,     0,     0)),
-    "8.9": Generation(128, _rates(    256,  512,  2048,  1024,     0)),
-    "9.0": Generation(128, _rates(   2048, 4096,  8192,  8192,     0)),
-    "10.0": Generation(128, _rates(  4096, 8192, 16384, 16384, 32768)),
-    "12.0": Generation(128, _rates(   256,  512,  2048,  1024,  4096)),
+    "5.2": Generation(128, {DType.FP64: 8}),
+    "6.0": Generation(64, {DType.FP64: 64, DType.FP16: 256}),
+    "6.1": Generation(128, {DType.FP64: 8, DType.INT8: 1024}),
+    "7.0": Generation(64, {DType.FP64: 64, DType.FP16: 1024, DType.INT8: 512}),
+    "7.5": Generation(64, {DType.FP64: 4, DType.FP16: 512, DType.INT8: 2048}),
+    #                              fp64  tf32  half   int8    fp8    fp4
+    "8.0": Generation(64, _rates(   128, 1024, 2048,  4096,     0,     0)),
+    "8.6": Generation(128, _rates(    4,  256,  512,  2048,     0,     0)),
+    "8.9": Generation(128, _rates(    4,  256,  512,  2048,  1024,     0)),
+    "9.0": Generation(128, _rates(  256, 2048, 4096,  8192,  8192,     0)),
+    "10.0": Generation(128, _rates( 128, 4096, 8192, 16384, 16384, 32768)),
+    "12.0": Generation(128, _rates(   4,  256,  512,  2048,  1024,  4096)),
 }  # fmt: skip
 # least cache an SM of any shipped GPU since 2017 has its share of: 40 SMs on 4 MiB (T4)
 _CACHE_PER_SM_BYTES = 4 * MIB // 40
@@ -202,7 +203,7 @@ def _built(facts: GpuFacts) -> Device:
         memory_bandwidth_bytes_per_s=facts.bandwidth_bytes_per_s,
         cache_bytes=units * _CACHE_PER_SM_BYTES,
         clock_hz=facts.clock_hz,
-        idle_power_w=IDLE_FRACTION * facts.max_power_w,
+        idle_power_w=POWER_FLOOR_FRACTION * facts.max_power_w,
         max_power_w=facts.max_power_w,
         launch_s=DEFAULTS["launch_s"].gpu,
         host_s=DEFAULTS["host_s"].gpu,
@@ -212,8 +213,9 @@ def _built(facts: GpuFacts) -> Device:
             Note(
                 "spec-probed",
                 f"{facts.name} is not in the catalogue: peaks follow from its cores, clock and"
-                " compute capability, bandwidth from bus width and memory clock; cache, idle"
-                " power, launch and host time are estimates",
+                " compute capability, bandwidth from bus width and memory clock; cache,"
+                f" launch and host time are estimates, and {POWER_FLOOR_FRACTION:.0%} of the power"
+                " limit stands for the floor of power while work runs",
             ),
         ),
     )

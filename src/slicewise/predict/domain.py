@@ -28,10 +28,19 @@ class ErrorBand:
 
 # (device kind, runtime, load) -> band
 ERROR_BANDS: Mapping[tuple[str, str, str], ErrorBand] = {
-    ("gpu", "torch-eager", "full"): ErrorBand(0.7, 1.5, 1, 1),
+    ("cpu", "torch-compile", "full"): ErrorBand(0.58, 1.41, 1599, 23),
+    ("cpu", "torch-compile", "small"): ErrorBand(0.74, 1.57, 398, 19),
+    ("gpu", "tensorrt", "full"): ErrorBand(0.54, 2.35, 844, 23),
+    ("gpu", "tensorrt", "small"): ErrorBand(0.56, 3.02, 439, 23),
+    ("gpu", "torch-compile", "full"): ErrorBand(0.71, 1.62, 3527, 23),
+    ("gpu", "torch-eager", "full"): ErrorBand(0.71, 1.44, 6305, 26),
+    ("gpu", "torch-eager", "small"): ErrorBand(0.70, 2.39, 63, 7),
 }
-# Where no open row covers the case: wider than any band above, stated by a Note.
-UNCOVERED = ErrorBand(1 / 3, 3.0, 0, 0)
+# A runtime that no open row covers borrows the widest band of its kind of device and load,
+# stretched by this factor each way. Our estimate of what another runtime adds.
+BORROWED = 1.25
+# Where there is not even that.
+UNCOVERED = ErrorBand(1 / 4, 4.0, 0, 0)
 
 
 def latency_interval(
@@ -42,14 +51,22 @@ def latency_interval(
     band = ERROR_BANDS.get((device.kind, runtime, load))
     notes: tuple[Note, ...] = ()
     if band is None:
-        band = UNCOVERED
-        notes = (
-            Note(
-                "interval-uncovered",
-                f"no open measurement covers {runtime} on a {device.kind} at this load;"
-                " the interval is a wide guess",
-            ),
+        band, origin = _borrowed(device.kind, load)
+        text = (
+            f"no open measurement covers {runtime} on a {device.kind} at this load;"
+            f" the interval is {origin}"
         )
+        notes = (Note("interval-uncovered", text),)
     # The interval always holds the value itself, also where the roofline is biased.
     low, high = min(band.low, 1.0), max(band.high, 1.0)
     return Estimate(latency_ms, latency_ms * low, latency_ms * high, source), notes
+
+
+def _borrowed(kind: str, load: str) -> tuple[ErrorBand, str]:
+    """Return the widest band of that kind and load, stretched, and where it is from."""
+    known = {key: band for key, band in ERROR_BANDS.items() if (key[0], key[2]) == (kind, load)}
+    if not known:
+        return UNCOVERED, "a guess"
+    low = min(band.low for band in known.values()) / BORROWED
+    high = max(band.high for band in known.values()) * BORROWED
+    return ErrorBand(low, high, 0, 0), f"borrowed from {', '.join(key[1] for key in known)}, wider"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from slicewise.core.cost import Estimate, NodeEstimate
 from slicewise.core.device import Device
+from slicewise.core.notes import Note
 
 # Parts of the dynamic power that full arithmetic and full memory traffic draw. Both together
 # reach the board limit. Our estimate from the V100 and B200 power rows; see ENERGY_SPREAD.
@@ -21,6 +22,13 @@ _MEMORY_SHARE = 0.45
 # 90 % of per-kernel energies lie within this factor of a model of this form; unseen devices were
 # 20 to 36 % off in the mean with fitted models, a constant fraction 45 to 70 %.
 ENERGY_SPREAD = 1.7
+
+
+ENERGY_NOTE = Note(
+    "energy-estimated",
+    "energy follows from idle power, power limit and activity; few energies are published, so the"
+    " interval is a judgement, not an error quantile",
+)
 
 
 def estimate_energy(

@@ -5,7 +5,7 @@ bytes, nodes run in graph order, nothing is updated in place. Allocator rounding
 workspaces are not modelled; the interval covers them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slicewise.core.cost import GraphWork, Kind, MemoryEstimate, NodeWork
 from slicewise.core.device import Device
@@ -66,26 +66,49 @@ def weight_bytes(graph: Graph) -> int:
     return own + sum(weight_bytes(body) for node in graph.nodes for body in node.bodies)
 
 
-def peak_activation_bytes(graph: Graph, work: Sequence[NodeWork]) -> int:
+def peak_activation_bytes(graph: Graph, work: Sequence[NodeWork] | None) -> int:
     """Return the largest sum of tensor bytes alive at one node, graph inputs included.
 
-    `work` is index-aligned with the nodes. A body's own peak is added to what is alive around it.
-    Time O(nodes + edges).
+    `work` is index-aligned with the nodes; None where it was not kept (the cheaper branch of an
+    If): then no node is taken for a view, an upper bound. The largest peak of a node's bodies is
+    added to what is alive around it. Time O(nodes + edges).
     """
-    storage = _storage(graph, [node.kind for node in work])
+    storage = {} if work is None else _storage(graph, [node.kind for node in work])
+    narrow = _narrowed(graph, storage)
     dying = _last_uses(graph, storage)
     own = {name: graph.tensors[name].size_bytes for name in graph.inputs}
     alive = peak = sum(own.values())
     for i, node in enumerate(graph.nodes):
         for name in node.outputs:
             if name and name not in storage and name not in graph.constants:
-                own[name] = graph.tensors[name].size_bytes
+                own[name] = narrow.get(name, graph.tensors[name].size_bytes)
                 alive += own[name]
-        inside = max((peak_activation_bytes(*pair) for pair in _bodies(node, work[i])), default=0)
+        inside = _peak_of_bodies(node, None if work is None else work[i])
         peak = max(peak, alive + inside)
         for name in dying.get(i, ()):
             alive -= own.pop(name, 0)
     return peak
+
+
+def _peak_of_bodies(node: Node, work: NodeWork | None) -> int:
+    sizes = [len(body.nodes) for body in node.bodies]
+    parts = [None] * len(sizes) if work is None else work.by_body(sizes)
+    pairs = zip(node.bodies, parts, strict=True)
+    return max((peak_activation_bytes(body, part) for body, part in pairs), default=0)
+
+
+def _narrowed(graph: Graph, storage: Mapping[str, str]) -> Mapping[str, int]:
+    """Return the bytes of tensors that exist in a narrower form only.
+
+    A view with as many elements in fewer bytes is what the kernel in front of it writes: an int8
+    kernel that took in the QuantizeLinear behind it.
+    """
+    sizes: dict[str, int] = {}
+    for view, owner in storage.items():
+        wide, narrow = graph.tensors[owner], graph.tensors[view]
+        if narrow.elements == wide.elements and narrow.size_bytes < wide.size_bytes:
+            sizes[owner] = min(narrow.size_bytes, sizes.get(owner, narrow.size_bytes))
+    return sizes
 
 
 def _last_uses(graph: Graph, storage: Mapping[str, str]) -> Mapping[int, Sequence[str]]:
@@ -100,14 +123,6 @@ def _last_uses(graph: Graph, storage: Mapping[str, str]) -> Mapping[int, Sequenc
     for name, i in last_use.items():
         dying.setdefault(i, []).append(name)
     return dying
-
-
-def _bodies(node: Node, work: NodeWork) -> Iterator[tuple[Graph, Sequence[NodeWork]]]:
-    """Yield the bodies whose work was kept: an If keeps that of its costlier branch only."""
-    for body in node.bodies:
-        if len(work.body) == len(body.nodes):
-            yield body, work.body
-            return
 
 
 def _storage(graph: Graph, kinds: list[Kind]) -> Mapping[str, str]:

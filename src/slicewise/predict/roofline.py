@@ -9,7 +9,7 @@ through `predict/slice.py`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from slicewise.core.cost import (
     NodeEstimate,
     NodeWork,
     Prediction,
+    Work,
 )
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
@@ -30,8 +31,9 @@ from slicewise.core.precision import DType, Precision
 from slicewise.core.units import snap_ms
 from slicewise.predict import efficiency
 from slicewise.predict.domain import latency_interval
-from slicewise.predict.energy import estimate_energy
+from slicewise.predict.energy import ENERGY_NOTE, estimate_energy
 from slicewise.predict.memory import estimate_memory, memory_notes
+from slicewise.predict.power import sustained_fraction
 from slicewise.predict.runtimes import Runtime, runtime_named
 
 Array = NDArray[np.float64]
@@ -39,6 +41,7 @@ Array = NDArray[np.float64]
 SOURCE = "roofline"
 _MATRIX_KINDS = frozenset({Kind.CONV, Kind.MATMUL, Kind.ATTENTION, Kind.RECURRENT})
 _FREE_KINDS = frozenset({Kind.VIEW, Kind.CONTROL})
+_NEVER = efficiency.Efficiency(1e-9, 1e-9)  # a kind without direct kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ class UnitCosts:
 
     `matrix_s` is arithmetic of matrix units without padding, `tile_loss` what tiles and waves
     multiply it by, `vector_s` other arithmetic, `direct_s` all of it on the vector units,
-    `activation_s` and `weight_s` the traffic, cache counted.
+    `activation_s` and `weight_s` the traffic, `cached_s` that of activations where the cache
+    takes them. `passes`: how often a kernel on the vector units reads its operands, once for each
+    row of a product.
     """
 
     kinds: tuple[Kind, ...]
@@ -57,17 +62,22 @@ class UnitCosts:
     vector_s: Array
     direct_s: Array
     activation_s: Array
+    cached_s: Array
     weight_s: Array
+    passes: Array
 
 
 @dataclass(frozen=True, slots=True)
 class RowTimes:
-    """Seconds of each row: as launched, arithmetic alone, traffic alone, and on a full device."""
+    """Seconds of each row: as launched; arithmetic padded to tiles and waves; arithmetic with
+    every unit busy; traffic; and at a saturating batch, where weights and waves cost nothing and
+    no cache helps."""
 
     node_s: Array
+    padded_s: Array
     compute_s: Array
     memory_s: Array
-    ideal_s: Array
+    saturated_s: Array
 
 
 def predict_roofline(
@@ -86,6 +96,10 @@ def predict_roofline(
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
     known = runtime_named(runtime)
+    if known.nvidia_only and (device.kind, device.vendor) != ("gpu", "NVIDIA"):
+        raise DeviceError(
+            f"{runtime} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
+        )
     rows = list(flatten(work.nodes))
     costs, notes = unit_costs([row.node for row in rows], device)
     times = row_times(costs, efficiency.RULES[device.kind], known, device)
@@ -94,8 +108,8 @@ def predict_roofline(
     nodes = _node_estimates(work, times, repeats, owners)
     host_ms = snap_ms(device.host_s * known.host_factor * 1e3)
     latency_ms = host_ms + sum(node.latency_ms for node in nodes)
-    ideal_ms = float(np.sum(times.ideal_s * repeats)) * 1e3
-    saturation = min(1.0, ideal_ms / max(latency_ms - host_ms, 1e-12))
+    saturated_ms = float(np.sum(times.saturated_s * repeats)) * 1e3
+    saturation = min(1.0, saturated_ms / max(latency_ms - host_ms, 1e-12))
     estimate, interval_notes = latency_interval(
         latency_ms, device=device, runtime=runtime, saturation=saturation, source=SOURCE
     )
@@ -125,10 +139,23 @@ def predict_roofline(
                 *device.notes,
                 *notes,
                 *interval_notes,
+                *_tf32_note(precision, device, known),
                 *memory_notes(memory, device),
+                ENERGY_NOTE,
             )
         ),
     )
+
+
+def _tf32_note(precision: Precision, device: Device, runtime: Runtime) -> tuple[Note, ...]:
+    """Tell that fp32 was taken at its word where the runtime would not."""
+    if precision.compute is not DType.FP32 or DType.TF32 not in device.peak_flop_per_s:
+        return ()
+    text = (
+        f"{runtime.name} runs fp32 {runtime.tf32_by_default} in TF32 on {device.name} unless told"
+        " otherwise; predicted in full fp32, ask for tf32 to see the other"
+    )
+    return (Note("tf32-default", text),)
 
 
 def _utilisation(work: GraphWork, latency_ms: float, peak_flop_per_s: float) -> float:
@@ -152,10 +179,22 @@ def flatten(
     """Yield every kernel-making node with the top-level node it belongs to."""
     for i, node in enumerate(nodes):
         top = i if owner is None else owner
-        if node.body:
-            yield from flatten(node.body, owner=top, repeats=repeats * node.repeats)
-        else:
-            yield Row(node, top, repeats)
+        own = _own_work(node) if node.body else node.work
+        if not node.body or own != Work():
+            yield Row(replace(node, work=own, body=()) if node.body else node, top, repeats)
+        yield from flatten(node.body, owner=top, repeats=repeats * node.repeats)
+
+
+def _own_work(node: NodeWork) -> Work:
+    """Return the work of a node without that of its body."""
+    body = sum((inner.work for inner in node.body), Work()) * node.repeats
+    return Work(
+        node.work.macs - body.macs,
+        node.work.flops - body.flops,
+        node.work.read_bytes - body.read_bytes,
+        node.work.write_bytes - body.write_bytes,
+        node.work.weight_bytes - body.weight_bytes,
+    )
 
 
 def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, list[Note]]:
@@ -170,7 +209,7 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
     weights = np.array([node.work.weight_bytes for node in nodes], dtype=np.float64)
     bandwidth = device.memory_bandwidth_bytes_per_s
     cached = activation <= device.cache_bytes * efficiency.CACHE_USABLE
-    speed = np.where(cached, efficiency.CACHE_SPEEDUP, 1.0)
+    speed = np.where(cached, efficiency.RULES[device.kind].cache_speedup, 1.0)
     return UnitCosts(
         kinds=tuple(node.kind for node in nodes),
         steps=np.array([node.steps for node in nodes], dtype=np.float64),
@@ -178,8 +217,10 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
         tile_loss=_tile_loss(nodes, device),
         vector_s=(flops - 2 * macs) / vector,
         direct_s=flops / np.minimum(rates, vector),
-        activation_s=activation / (bandwidth * speed),
+        activation_s=activation / bandwidth,
+        cached_s=activation / (bandwidth * speed),
         weight_s=weights / bandwidth,
+        passes=np.array([_passes(node) for node in nodes], dtype=np.float64),
     ), notes
 
 
@@ -192,30 +233,40 @@ def row_times(
     together = rules.parallel_part(device.compute_units)
     compute_part = np.array([row.compute for row in rows]) * together
     memory_part = np.array([row.memory for row in rows]) * together
-    ideal_compute = (costs.matrix_s + costs.vector_s) / compute_part
-    compute = (costs.matrix_s * costs.tile_loss + costs.vector_s) / compute_part
-    activation = costs.activation_s / memory_part
-    memory = activation + costs.weight_s / memory_part
-    ideal = np.maximum(ideal_compute, activation)
+    compute = (costs.matrix_s + costs.vector_s) / compute_part
+    padded = (costs.matrix_s * costs.tile_loss + costs.vector_s) / compute_part
+    memory = (costs.cached_s + costs.weight_s) / memory_part
+    saturated = np.maximum(compute, costs.activation_s / memory_part)
 
-    # A convolution with few channels per group runs on the vector units if that is faster.
-    direct_compute = costs.direct_s / (rules.direct.compute * together)
-    slower = memory_part / (rules.direct.memory * together)
-    conv = np.array([kind is Kind.CONV for kind in costs.kinds], dtype=bool)
-    direct = conv & (np.maximum(direct_compute, memory * slower) < np.maximum(compute, memory))
+    # Depthwise convolutions and matrix x vector run on the vector units if that is faster.
+    rows = [rules.direct.get(kind, _NEVER) for kind in costs.kinds]
+    direct_compute = costs.direct_s / (np.array([row.compute for row in rows]) * together)
+    direct_part = np.array([row.memory for row in rows]) * together
+    direct_memory = (costs.cached_s + costs.weight_s) * costs.passes / direct_part
+    direct = np.maximum(direct_compute, direct_memory) < np.maximum(padded, memory)
     compute = np.where(direct, direct_compute, compute)
-    memory = np.where(direct, memory * slower, memory)
-    ideal = np.where(direct, np.maximum(direct_compute, activation * slower), ideal)
+    padded = np.where(direct, direct_compute, padded)
+    memory = np.where(direct, direct_memory, memory)
+    convolution = np.array([kind is Kind.CONV for kind in costs.kinds], dtype=bool)
+    saturated_direct = np.maximum(direct_compute, costs.activation_s / direct_part)
+    saturated = np.where(convolution, np.minimum(saturated, saturated_direct), saturated)
 
     fill_s = rules.kernel_s + rules.kernel_per_unit_s * device.compute_units
-    kernel = np.maximum(compute, memory) + fill_s + (costs.steps - 1) * rules.step_s
+    kernel = np.maximum(padded, memory) + fill_s + (costs.steps - 1) * rules.step_s
     busy = np.array([_part_left(kind, runtime) for kind in costs.kinds])
     return RowTimes(
         node_s=busy * np.maximum(kernel, device.launch_s * runtime.launch_factor),
+        padded_s=busy * padded,
         compute_s=busy * compute,
         memory_s=busy * memory,
-        ideal_s=busy * ideal,
+        saturated_s=busy * saturated,
     )
+
+
+def _passes(node: NodeWork) -> int:
+    if node.kind is not Kind.MATMUL or node.contraction is None:
+        return 1
+    return -(-node.contraction.m // efficiency.ROWS_AT_ONCE)
 
 
 def _part_left(kind: Kind, runtime: Runtime) -> float:
@@ -228,16 +279,13 @@ def _vector_rate(device: Device) -> float:
 
 def _rates(nodes: Sequence[NodeWork], device: Device) -> tuple[Array, list[Note]]:
     """Return the matrix rate for each row's type; a type that the device lacks runs as fp32."""
-    vector = _vector_rate(device)
     missing: dict[DType, int] = {}
-    rates = np.empty(len(nodes))
-    for i, node in enumerate(nodes):
-        rate = device.peak_flop_per_s.get(node.dtype)
-        if rate is None:
-            rate = vector
-            if node.kind in _MATRIX_KINDS:
-                missing[node.dtype] = missing.get(node.dtype, 0) + 1
-        rates[i] = rate
+    rate_of: dict[DType, float] = {}
+    for node in nodes:
+        if device.matrix_flop_per_s(node.dtype) is None and node.kind in _MATRIX_KINDS:
+            missing[node.dtype] = missing.get(node.dtype, 0) + 1
+        if node.dtype not in rate_of:
+            rate_of[node.dtype] = _sustained_rate(device, node.dtype)
     notes = [
         Note(
             "arithmetic-emulated",
@@ -245,7 +293,16 @@ def _rates(nodes: Sequence[NodeWork], device: Device) -> tuple[Array, list[Note]
         )
         for dtype, count in missing.items()
     ]
-    return rates, notes
+    notes += [note for dtype, note in device.rate_notes.items() if dtype in rate_of]
+    return np.array([rate_of[node.dtype] for node in nodes]), notes
+
+
+def _sustained_rate(device: Device, dtype: DType) -> float:
+    """Return the matrix rate that the power limit allows; that of fp32 where there is none."""
+    rate = device.matrix_flop_per_s(dtype)
+    if rate is None or dtype in (DType.FP32, DType.FP64):
+        return rate or device.matrix_flop_per_s(DType.FP32) or _vector_rate(device)
+    return rate * sustained_fraction(device)
 
 
 def _tile_loss(nodes: Sequence[NodeWork], device: Device) -> Array:
@@ -294,8 +351,9 @@ def _node_estimates(
         column: list[float] = (total * 1e3).tolist()
         return column
 
-    node_ms, compute_ms, memory_ms = (
-        per_node(column) for column in (times.node_s, times.compute_s, times.memory_s)
+    node_ms, padded_ms, compute_ms, memory_ms = (
+        per_node(column)
+        for column in (times.node_s, times.padded_s, times.compute_s, times.memory_s)
     )
     return tuple(
         NodeEstimate(
@@ -305,7 +363,7 @@ def _node_estimates(
             latency_ms=snap_ms(node_ms[i]),
             compute_ms=compute_ms[i],
             memory_ms=memory_ms[i],
-            limit=_limit(node_ms[i], compute_ms[i], memory_ms[i]),
+            limit=_limit(node_ms[i], padded_ms[i], compute_ms[i], memory_ms[i]),
             flops=node.work.flops,
             moved_bytes=node.work.moved_bytes,
         )
@@ -313,10 +371,13 @@ def _node_estimates(
     )
 
 
-def _limit(node_ms: float, compute_ms: float, memory_ms: float) -> str:
-    """Name what binds: the launch where arithmetic and bytes fill under half of the time."""
+def _limit(node_ms: float, padded_ms: float, compute_ms: float, memory_ms: float) -> str:
+    """Name what binds: the launch where arithmetic and bytes fill under half of the time, waves
+    where over half of the arithmetic's time is idle units and padding."""
     if node_ms == 0:
         return "none"
-    if max(compute_ms, memory_ms) < 0.5 * node_ms:
+    if max(padded_ms, memory_ms) < 0.5 * node_ms:
         return "launch"
-    return "compute" if compute_ms >= memory_ms else "memory"
+    if memory_ms > padded_ms:
+        return "memory"
+    return "compute" if compute_ms >= 0.5 * padded_ms else "waves"

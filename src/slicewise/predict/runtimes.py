@@ -19,7 +19,8 @@ class Runtime:
 
     `launch_factor` and `host_factor` multiply the device's own figures. `left`: part of the
     kernels of a kind that fusion leaves, and of their time. `gpu_bytes` and `cpu_bytes`: memory
-    held before any model is loaded.
+    held before any model is loaded. `tf32_by_default`: what the runtime computes in TF32 of an
+    fp32 model on a device that can, unless it is told otherwise.
     """
 
     name: str
@@ -28,6 +29,8 @@ class Runtime:
     gpu_bytes: int
     cpu_bytes: int
     left: Mapping[Kind, float] = field(default_factory=dict)
+    tf32_by_default: str = "convolutions and products"
+    nvidia_only: bool = False
 
 
 # Launch: a device's own figure is that of a compiled program submitting kernels. An eager
@@ -35,21 +38,24 @@ class Runtime:
 # (DeBERTa on A100, T4 and V100, CNNs on Jetsons). That is 24 us on an A100, where the flat 12 ms
 # of DenseNet-121 at small batches of the ParvaGPU profiles give 28 us a kernel; the floors of the
 # NeuSight collection are 24 to 39 us. tensorrt and torch-compile: fitted together with `left`.
-# onnxruntime: between them, no open rows; its `left` is taken from torch-compile.
+# onnxruntime: as tensorrt and a little more, no open rows; its `left` is that of torch-compile.
+# TF32: documented defaults of cuDNN in PyTorch (allow_tf32), of onnxruntime's CUDA provider
+# (use_tf32) and of TensorRT's builder.
 # Memory: our estimate of CUDA context plus loaded libraries; not yet calibrated by measurement.
 _COMPILED = {
-    Kind.ELEMENTWISE: 0.40,
-    Kind.NORM: 0.63,
-    Kind.MOVEMENT: 0.23,
-    Kind.SOFTMAX: 0.32,
+    Kind.ELEMENTWISE: 0.32,
+    Kind.NORM: 0.58,
+    Kind.MOVEMENT: 0.19,
+    Kind.SOFTMAX: 0.27,
 }
+_TENSORRT = {Kind.ELEMENTWISE: 0.42, Kind.NORM: 0.25, Kind.SOFTMAX: 0.39}
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("torch-eager", 3.0, 1.0, 480 * MIB, 220 * MIB),
-        Runtime("torch-compile", 0.45, 1.0, 480 * MIB, 240 * MIB, _COMPILED),
-        Runtime("onnxruntime", 0.6, 1.0, 420 * MIB, 60 * MIB, _COMPILED),
-        Runtime("tensorrt", 0.56, 0.7, 380 * MIB, 60 * MIB, {Kind.SOFTMAX: 0.63}),
+        Runtime("torch-eager", 3.0, 1.0, 480 * MIB, 220 * MIB, {}, "convolutions"),
+        Runtime("torch-compile", 0.42, 1.0, 480 * MIB, 240 * MIB, _COMPILED, "convolutions"),
+        Runtime("onnxruntime", 0.7, 1.0, 420 * MIB, 60 * MIB, _COMPILED),
+        Runtime("tensorrt", 0.65, 0.7, 380 * MIB, 60 * MIB, _TENSORRT, nvidia_only=True),
     )
 }
 

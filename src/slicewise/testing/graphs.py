@@ -144,7 +144,7 @@ class Sketch:
             outputs=outputs or tuple(name for name in made if name not in read),
             constants=dict(self.constants),
             batch_size=first[0] if first else 1,
-            batch_inputs=frozenset(name for name in self.inputs if self.tensors[name].shape),
+            batch_axes={name: 0 for name in self.inputs if self.tensors[name].shape},
         )
 
 
@@ -232,7 +232,7 @@ def renamed(graph: Graph, prefix: str = "r_") -> Graph:
         inputs=new(graph.inputs),
         outputs=new(graph.outputs),
         constants={prefix + name: constant for name, constant in graph.constants.items()},
-        batch_inputs=frozenset(new(tuple(graph.batch_inputs))),
+        batch_axes={prefix + name: axis for name, axis in graph.batch_axes.items()},
     )
 
 

@@ -29,7 +29,7 @@ def tiny_gpu() -> Device:
         )
 
     return Device(
-        name="tiny-gpu", kind="gpu", vendor="none", architecture="test", compute_units=108,
+        name="tiny-gpu", kind="gpu", vendor="NVIDIA", architecture="test", compute_units=108,
         peak_flop_per_s={
             DType.FP32: 19.5e12, DType.TF32: 156e12, DType.FP16: 312e12, DType.BF16: 312e12,
             DType.INT8: 624e12,
@@ -70,7 +70,7 @@ def as_graph(nodes: tuple[NodeWork, ...], *, batch: int = 1) -> tuple[Graph, Gra
         outputs=(f"t{len(named)}",),
         constants={},
         batch_size=batch,
-        batch_inputs=frozenset({"t0"}),
+        batch_axes={"t0": 0},
     )
     total = sum((node.work for node in named), Work())
     return graph, GraphWork(named, total)

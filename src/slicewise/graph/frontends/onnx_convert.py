@@ -40,7 +40,7 @@ def convert(
         outputs=graph.outputs,
         constants=graph.constants,
         batch_size=bound.batch_size,
-        batch_inputs=bound.batch_inputs,
+        batch_axes=bound.batch_axes,
         notes=unique_notes((*notes, *bound.notes, *shapes.notes, *scope.notes, *_empty(scope))),
         source=source,
         binding=binding,
@@ -100,13 +100,23 @@ def _node(
         outputs=tuple(node.output),
         attrs=dict(_attributes(node)),
         domain=node.domain,
-        bodies=tuple(
-            _graph(body, shapes, judged, name=f"{name}/{branch}")
-            for (branch, _), body in zip(named_bodies(node), bodies, strict=True)
-        ),
+        bodies=tuple(_bodies(node, name, scope, bodies, shapes, judged)) if bodies else (),
         repeats=shapes.repeats.get(body_key(node, "", scope.path), 1) if bodies else 1,
         origin=node.name,
     )
+
+
+def _bodies(
+    node: onnx.NodeProto,
+    name: str,
+    scope: Scope,
+    bodies: tuple[Scope, ...],
+    shapes: Shapes,
+    judged: Mapping[str, Judged],
+) -> Iterator[Graph]:
+    branches = named_bodies(node, shapes.taken, scope.path)
+    for (branch, _), body in zip(branches, bodies, strict=True):
+        yield _graph(body, shapes, judged, name=f"{name}/{branch}")
 
 
 def _unique_names(nodes: tuple[onnx.NodeProto, ...]) -> list[str]:

@@ -76,13 +76,23 @@ _BRANCHES = {"then_branch": "#then", "else_branch": "#else"}
 _BRANCH_ORDER = {"then_branch": 0, "else_branch": 1}
 
 
-def named_bodies(node: onnx.NodeProto) -> list[tuple[str, onnx.GraphProto]]:
-    """Return (attribute name, sub-graph) of a node, then before else."""
+def named_bodies(
+    node: onnx.NodeProto, taken: Mapping[str, str], path: str
+) -> list[tuple[str, onnx.GraphProto]]:
+    """Return (attribute name, sub-graph) of a node, then before else.
+
+    Of an If whose condition is constant only the branch that runs (`Shapes.taken`): engines fold
+    it when they load the model.
+    """
     pairs: list[tuple[str, onnx.GraphProto]] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
             pairs.append((attribute.name, attribute.g))
         pairs += [(attribute.name, graph) for graph in attribute.graphs]
+    if not pairs:
+        return pairs
+    runs = taken.get(body_key(node, "", path))
+    pairs = [pair for pair in pairs if runs is None or pair[0] == runs]
     return sorted(pairs, key=lambda pair: _BRANCH_ORDER.get(pair[0], 2))
 
 
@@ -193,7 +203,10 @@ def _fold(
         for name in node.output:
             visible.pop(name, None)
         left.append(node)
-        bodies.append(tuple(_fold_bodies(node, shapes, path, tensors, visible)))
+        held = named_bodies(node, shapes.taken, path)
+        bodies.append(
+            tuple(_fold_bodies(node, held, shapes, path, tensors, visible)) if held else ()
+        )
     live = _live(graph, left, bodies)
     notes = (
         *_dead_nodes(node for i, node in enumerate(left) if i not in live),
@@ -213,12 +226,13 @@ def _fold(
 
 def _fold_bodies(
     node: onnx.NodeProto,
+    held: Sequence[tuple[str, onnx.GraphProto]],
     shapes: Shapes,
     path: str,
     tensors: Mapping[str, Tensor],
     visible: Mapping[str, Known],
 ) -> Iterator[Scope]:
-    for branch, body in named_bodies(node):
+    for branch, body in held:
         key = body_key(node, branch, path)
         inner = {**tensors, **shapes.bodies.get(key, {})}
         yield _fold(body, shapes, path=key, tensors=inner, outer=visible)
@@ -233,7 +247,7 @@ def _is_constant(
         shape = tensors.get(node.input[0])
         return shape is not None and shape.shape is not None
     given = [known for name, known in zip(node.input, reads, strict=True) if name]
-    return bool(given) and None not in given and _is_cheap(node) and not any(bodies_of(node))
+    return bool(given) and None not in given and _is_cheap(node) and not bodies_of(node)
 
 
 def _with_shapes(node: onnx.NodeProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
@@ -266,10 +280,11 @@ def _live(
     needed = {value.name for value in graph.output}
     live: set[int] = set()
     for i in range(len(nodes) - 1, -1, -1):
-        if any(name in needed for name in nodes[i].output):
+        if not needed.isdisjoint(filter(None, nodes[i].output)):
             live.add(i)
-            needed.update(name for name in nodes[i].input if name)
-            needed.update(name for body in bodies[i] for name in _captures(body))
+            needed.update(nodes[i].input)
+            for body in bodies[i]:
+                needed.update(_captures(body))
     return frozenset(live)
 
 

@@ -75,6 +75,7 @@ class _Cursor:
     position: int = 0
 
     def take(self, count: int) -> bytes:
+        """Return the next `count` bytes; `_Malformed` if the file has fewer."""
         data = self.file.read(count)
         self.position += len(data)
         if len(data) != count:
@@ -82,10 +83,12 @@ class _Cursor:
         return data
 
     def skip(self, count: int) -> None:
+        """Go on behind the next `count` bytes without reading them."""
         self.file.seek(count, os.SEEK_CUR)
         self.position += count
 
     def varint(self) -> int:
+        """Return the next number in base 128; `_Malformed` if it is cut off or over 64 bits."""
         read = self.file.read
         value = shift = 0
         while True:

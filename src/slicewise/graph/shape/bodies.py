@@ -90,14 +90,17 @@ def _if(walk: Walk, op: Op, scope: Scope, before: Scope | None, key: str) -> lis
         try:
             sides[side] = _run(walk, body, (), scope=scope, before=before, key=f"{own}#{side}")
         except ModelError as err:
-            # a branch may be written for inputs of another rank and never be taken
-            if fixed and side == taken:
+            # a branch may be written for inputs of another rank and never be taken; but where
+            # shapes were guessed, that may be what contradicts
+            if (fixed and side == taken) or walk.guessed:
                 raise
             refused.append(err)
             _leave_open(walk, body, f"{own}#{side}")
             op.notes.append(Note("branch-contradicts", f"{side} branch left out: {err}", op.label))
     if len(refused) == 2:
         raise refused[0]
+    if fixed:
+        walk.taken[own] = f"{taken}_branch"
     if fixed or refused:
         return sides[taken if taken in sides else next(iter(sides))]
     return [

@@ -287,9 +287,11 @@ def tensor_fact(tensor: onnx.TensorProto) -> Fact:
 def type_fact(proto: onnx.TypeProto) -> Fact:
     """Return what a type says; shape None unless every dimension is a number."""
     kind = proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        tensor = getattr(proto, kind)
-        return Fact(_concrete(tensor), tensor.elem_type)
+    if kind == "tensor_type":
+        return Fact(_concrete(proto.tensor_type), proto.tensor_type.elem_type)
+    if kind == "sparse_tensor_type":
+        sparse = proto.sparse_tensor_type
+        return Fact(_concrete(sparse), sparse.elem_type)
     if kind in ("sequence_type", "optional_type"):
         return type_fact(getattr(proto, kind).elem_type)
     return NOTHING

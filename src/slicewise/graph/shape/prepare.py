@@ -17,16 +17,19 @@ from slicewise.graph.shape.facts import Fact, label_of, type_fact
 from slicewise.graph.shape.reshape import Batch
 
 
-def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Fact], list[Note]]:
+def prepare(
+    model: onnx.ModelProto, *, is_tidy: bool = False
+) -> tuple[onnx.ModelProto, dict[str, Fact], list[Note]]:
     """Return a working copy of `model`, the shapes that the file declares inside it, and notes.
 
+    `is_tidy`: the model is well formed already.
     Declared shapes of inner values and outputs are taken out: they may stem from another batch,
     and onnx believes them before it infers.
     """
     working = onnx.ModelProto()
     working.CopyFrom(model)
     notes: list[Note] = []
-    if working.functions or not _is_in_order(working.graph, {""}):
+    if not is_tidy and (working.functions or not _is_in_order(working.graph, {""})):
         tidied = tidy(working, label="the model")
         working = tidied.model
         notes += tidied.notes

@@ -13,6 +13,7 @@ import onnx
 
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
+from slicewise.graph.ops import operator
 from slicewise.graph.shape.facts import (
     NOTHING,
     VALUE_LIMIT,
@@ -78,7 +79,9 @@ class Walk:
     With `mend` the walk predicts the shapes of another batch: `before` holds the walk at the old
     one, and nodes whose inputs did not change keep their old facts. `insertions` are the nodes
     that mending makes, `made` the facts of their outputs by body, since a body is walked more
-    than once; `innermost` are values whose batch is the fast part of a merged axis.
+    than once; `innermost` are values whose batch is the fast part of a merged axis. `taken`: the
+    branch that an If with a constant condition runs, by key. `guessed` gathers the outputs whose
+    shape was guessed; None: guess nothing. `constants` are names of initialisers.
     """
 
     opsets: Mapping[str, int]
@@ -94,6 +97,9 @@ class Walk:
     insertions: list[tuple[Place, onnx.NodeProto]] = field(default_factory=list)
     innermost: set[str] = field(default_factory=set)
     made: dict[str, dict[str, Fact]] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+    guessed: set[str] | None = None
+    constants: set[str] = field(default_factory=set)
 
     def run(
         self,
@@ -110,6 +116,7 @@ class Walk:
         facts.update(self.made.get(key, {}))
         for tensor in graph.initializer:
             facts[tensor.name] = _kept(before, tensor.name) or tensor_fact(tensor)
+        self.constants.update(tensor.name for tensor in graph.initializer)
         for sparse in graph.sparse_initializer:
             facts[sparse.values.name] = Fact(tuple(sparse.dims), sparse.values.data_type)
         settled = before is None and not self.contents and self._is_settled(graph, known)
@@ -255,7 +262,7 @@ class Walk:
         return found
 
     def _declared(self, op: Op, domain: str, found: list[Fact]) -> list[Fact]:
-        """Fall back on what the file declares; note what stays unknown."""
+        """Fall back on what the file declares, then on a guess; note what stays unknown."""
         believed = []
         for name, fact in zip(op.node.output, found, strict=True):
             said = self.declared.get(name, NOTHING)
@@ -267,8 +274,32 @@ class Walk:
                 fact = Fact(fact.shape, said.dtype, fact.value, fact.parts)
             believed.append(fact)
         if any(x and f.is_unknown for x, f in zip(op.node.output, believed, strict=True)):
+            guess = self._guess(op, domain)
+            if guess is not None:
+                return [Fact(guess.shape, believed[0].dtype or guess.dtype)]
             self._note_unknown(op, domain)
         return believed
+
+    def _guess(self, op: Op, domain: str) -> Fact | None:
+        """Return the first input that is no weight, if an operator in no table has one output."""
+        is_custom = operator(domain, op.type) is None and rule_for(domain, op.type) is None
+        if self.guessed is None or len(op.node.output) != 1 or not is_custom:
+            return None
+        if onnx.defs.has(op.type, domain):
+            return None
+        for name, fact in zip(op.node.input, op.inputs, strict=True):
+            if fact is None or name in self.constants:
+                continue
+            if fact.shape is None:
+                return None
+            self.guessed.add(op.node.output[0])
+            text = (
+                f"nothing tells the output shape of {_spelt(op, domain)}; taken to be that of its"
+                f" input {name!r}, {show(fact.shape)}; declare it in the file's value_info"
+            )
+            op.notes.append(Note("shape-guessed", text, op.label))
+            return fact
+        return None
 
     def _ruled(self, op: Op, domain: str) -> list[Fact]:
         rule = rule_for(domain, op.type)
@@ -290,9 +321,16 @@ class Walk:
         given = [fact for fact in op.inputs if fact is not None]
         if any(fact.is_unknown for fact in given):
             return  # the note is on the node where knowledge was lost, not on each one behind it
-        name = f"{domain}:{op.type}" if domain else op.type
-        text = f"no rule tells the output shape of {name}; it and what follows from it is unknown"
+        text = (
+            f"no rule tells the output shape of {_spelt(op, domain)}; it and what follows from it"
+            " is unknown; declare it in the file's value_info, or export the operator as a model"
+            " function"
+        )
         op.notes.append(Note("shape-unknown", text, op.label))
+
+
+def _spelt(op: Op, domain: str) -> str:
+    return f"{domain}.{op.type}" if domain else op.type
 
 
 def contradictory(op: Op, clash: Contradiction, advice: str) -> ModelError:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parent
 GOLDEN = ROOT / "tests" / "golden"
 
 
@@ -45,7 +45,17 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def light() -> Callable[[str], Path]:
     """Path of one of the nine CNNs that the onnx package ships, by short name."""
+    return _light
+
+
+def _light(name: str) -> Path:
     import onnx
 
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    return lambda name: folder / f"light_{name}.onnx"
+    return folder / f"light_{name}.onnx"
+
+
+@pytest.fixture(autouse=True)
+def _names_in_examples(doctest_namespace: dict[str, object]) -> None:
+    """Docstring examples may use `model`, the path of a real ResNet-50."""
+    doctest_namespace["model"] = str(_light("resnet50"))

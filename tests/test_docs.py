@@ -1,0 +1,81 @@
+"""Documents cannot drift: generated pages are fresh, shown commands run, links lead somewhere."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slicewise.app.cli import run
+from slicewise.testing import onnx_models
+from tools import reference_pages
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_generated_pages_and_the_list_of_notes_are_fresh() -> None:
+    assert reference_pages.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def _commands(page: Path) -> Iterator[str]:
+    """Yield the `$ slicewise ...` lines of console blocks, continued lines joined."""
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ slicewise ") and "|" not in line:
+                yield line.removeprefix("$ ").partition("  #")[0].strip()
+
+
+@pytest.fixture
+def workplace(
+    tmp_path: Path, light: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with the files that the documents name."""
+    for name in ("model.onnx", "resnet50.onnx", "a.onnx", "b.onnx"):
+        (tmp_path / name).write_bytes(light("resnet50").read_bytes())
+    onnx_models.save(onnx_models.small_decoder(layers=1), tmp_path / "bert.onnx")
+    guide = (ROOT / "docs" / "how-to" / "add-a-device.md").read_text()
+    example = re.search(r"```toml\n(.*?)```", guide, flags=re.DOTALL)
+    assert example is not None
+    (tmp_path / "my-card.toml").write_text(example[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODEL", str(light("resnet50")))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page, command) for page in PAGES for command in _commands(page)],
+    ids=lambda value: value.name if isinstance(value, Path) else str(value)[:60],
+)
+def test_every_command_shown_runs(
+    page: Path, command: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(command.replace("$MODEL", os.environ["MODEL"]))[1:]
+    needs_dim = "bert.onnx" in words and "--dim" not in words
+    code = run(words)
+    captured = capsys.readouterr()
+    assert code == (3 if needs_dim else 0), captured.err
+    assert ("--dim" in captured.err) if needs_dim else captured.out
+
+
+def test_the_python_of_the_readme_runs(workplace: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        done = subprocess.run(
+            [sys.executable, "-c", block], capture_output=True, text=True, cwd=workplace
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
