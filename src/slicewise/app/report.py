@@ -115,7 +115,7 @@ _COLUMNS = (
 )
 
 
-def _prediction_table(predictions: Sequence[Prediction], width: int) -> Table:
+def _prediction_table(predictions: Sequence[Prediction], width: int) -> RenderableType:
     several = len({made.model for made in predictions}) > 1
     names = [_clean(made.model) for made in predictions] if several else []
     places = [_place(made) for made in predictions]
@@ -134,9 +134,8 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Table:
     legend = {"of peak": "share of peak arithmetic", "full": "saturation, 100 % = no idle units"}
     shown = [f"{c.head}: {legend[c.head]}." for c in columns if c.head in legend]
     hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."
-    table.caption = f"{', '.join(runs)}. {' '.join(shown)}{hidden}"
-    table.caption_justify = "left"
-    return table
+    about = f"{', '.join(runs)}. {' '.join(shown)}{hidden}"
+    return Group(table, Text(about, style="dim"))
 
 
 def _columns_that_fit(predictions: Sequence[Prediction], room: int) -> list[_Column]:
@@ -169,10 +168,8 @@ def _explanation(made: Prediction) -> RenderableType:
     """The heaviest operators with their share and what limits them, then the rest in one line."""
     total_ms = made.latency_ms.value
     ranked = sorted(made.nodes, key=lambda node: -node.latency_ms)
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", title_justify="left",
-        title=f"{_subject(made)}: heaviest operators",
-    )  # fmt: skip
+    title = Text(f"{_subject(made)}: heaviest operators", style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("operator", overflow="fold")
     table.add_column("node", overflow="fold", max_width=44)
     for head in ("ms", "share", "limit", "Gflop", "MB moved"):
@@ -185,7 +182,7 @@ def _explanation(made: Prediction) -> RenderableType:
         table.add_row(rest, "", format_number(rest_ms), f"{rest_ms / total_ms:.1%}", "", "", "")
     host = f"{made.host_ms / total_ms:.1%}"
     table.add_row("host", "", format_number(made.host_ms), host, "", "", "")
-    return Group(table, _by_limit(made))
+    return Group(title, table, _by_limit(made))
 
 
 def _node_cells(node: NodeEstimate, total_ms: float) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import SupportsIndex
 
 from slicewise.core.cost import GraphWork, Prediction
@@ -114,7 +115,7 @@ def _predict_model(
     progress: Callable[[str], None] | None,
 ) -> tuple[Graph, list[Prediction]]:
     """Predict one model at every batch on every target; the file is opened once."""
-    label = model.name if isinstance(model, Graph) else str(model)
+    label = model.name if isinstance(model, Graph) else Path(model).name
     first: Graph | None = None
     made: list[Prediction] = []
     for batch in batches:

@@ -10,7 +10,6 @@ from slicewise.core.notes import unique_notes
 from slicewise.flows.load import ModelLike, load
 from slicewise.flows.predict import describe
 
-
 # A formula without shapes prices nothing.
 _UNPRICED = frozenset({"shape-unknown", "work-incomplete"})
 
