@@ -42,6 +42,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 docs-reference: $(STAMP)
+	$(BIN)/python tools/devices_page.py
 	$(BIN)/python tools/reference_pages.py
 
 docs: docs-reference

@@ -105,6 +105,8 @@ def error_cells(group: Sequence[Compared]) -> tuple[str, ...]:
     )
 
 
+# A group with fewer rows gives no band: its runtime borrows one.
+LEAST_ROWS = 30
 COLUMNS = ("rows", "models", "MAPE", "median", "p90", "bias", "within 20 %")
 
 
@@ -130,12 +132,14 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def bands(compared: Sequence[Compared]) -> list[str]:
-    """Return the rows of `ERROR_BANDS`: 5 % and 95 % quantiles, each family weighing the same."""
+    """Return the rows of `ERROR_BANDS`: 5 % and 95 % quantiles of measured over predicted."""
     groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
     for each in compared:
         groups[(each.device_kind, each.row.runtime, each.load)].append(each)
     lines = []
     for key, group in sorted(groups.items()):
+        if len(group) < LEAST_ROWS:
+            continue
         ratios = sorted(each.ratio for each in group)
         families = len({each.row.family for each in group})
         low, high = quantile(ratios, 0.05), quantile(ratios, 0.95)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slicewise.core.cost import Contraction, Kind, NodeWork, Work
 from slicewise.core.errors import DeviceError
 from slicewise.core.precision import PRECISIONS, DType
-from slicewise.predict.roofline import predict_roofline
+from slicewise.predict.roofline import predict_roofline, predict_roofline_on
 from slicewise.predict.runtimes import RUNTIMES
 from slicewise.testing.predictors import (
     PredictorLaws,
@@ -23,7 +23,7 @@ from slicewise.testing.predictors import (
 
 
 class TestRoofline(PredictorLaws):
-    predictor = staticmethod(predict_roofline)
+    predictor = staticmethod(predict_roofline_on)
 
     @given(works, st.sampled_from(sorted(RUNTIMES)))
     @settings(deadline=None)

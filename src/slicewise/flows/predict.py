@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import SupportsIndex
 
-from slicewise.core.cost import GraphWork, Prediction
+from slicewise.core.cost import Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.errors import PredictionError, UsageError
@@ -149,23 +149,24 @@ def _predict_graph(
     predictor = load_predictor("roofline")
     own = own_precision(graph)
     asked = None if options.precision is None else Precision.named(options.precision)
-    priced: dict[str, tuple[Graph, GraphWork]] = {}
-    on_cards: list[tuple[Device, Prediction]] = []
+    cards: list[Device] = []
+    for target in targets:
+        if target.whole not in cards:
+            cards.append(target.whole)
+    chosen = [(asked, ()) if asked is not None else _able(own, card) for card in cards]
+    on_cards: dict[int, Prediction] = {}
+    for precision in dict.fromkeys(precision for precision, _ in chosen):
+        ready = graph if precision == own else cast(graph, precision)
+        work = count_work(ready, compute=None if precision == own else precision.compute)
+        its = [i for i, (its_own, _) in enumerate(chosen) if its_own == precision]
+        made = predictor(
+            ready, work, [cards[i] for i in its], precision=precision, runtime=options.runtime
+        )
+        for i, each in zip(its, made, strict=True):
+            on_cards[i] = replace(each, notes=unique_notes((*each.notes, *chosen[i][1])))
     results = []
     for target in targets:
-        card = target.whole
-        on_card = next((made for known, made in on_cards if known == card), None)
-        if on_card is None:
-            precision, notes = (asked, ()) if asked is not None else _able(own, card)
-            if precision.name not in priced:
-                ready = graph if precision == own else cast(graph, precision)
-                compute = None if precision == own else precision.compute
-                priced[precision.name] = (ready, count_work(ready, compute=compute))
-            on_card = predictor(
-                *priced[precision.name], card, precision=precision, runtime=options.runtime
-            )
-            on_card = replace(on_card, notes=unique_notes((*on_card.notes, *notes)))
-            on_cards.append((card, on_card))
+        on_card = on_cards[cards.index(target.whole)]
         results.append(on_card if target.parent is None else scale(on_card, target))
     return results
 

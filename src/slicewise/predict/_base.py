@@ -1,10 +1,11 @@
 """What a predictor is, which ones exist, and which runtimes they know.
 
-A predictor turns a graph's work and a whole device into a `Prediction`. Laws that every one keeps
-(`slicewise.testing.predictors` checks them): the latencies of the nodes plus `host_ms` add up to
-`latency_ms.value` exactly; more work is never faster; low <= value <= high.
+A predictor turns a graph's work and some whole devices into a `Prediction` each. Laws that every
+one keeps (`slicewise.testing.predictors` checks them): the latencies of the nodes plus `host_ms` add
+up to `latency_ms.value` exactly; more work is never faster; low <= value <= high.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from slicewise.core.cost import GraphWork, Prediction
@@ -15,21 +16,21 @@ from slicewise.core.precision import Precision
 
 
 class Predictor(Protocol):
-    """Predict one graph on one whole device. The graph is already cast to `precision`."""
+    """Predict one graph on whole devices. The graph is already cast to `precision`."""
 
     def __call__(
         self,
         graph: Graph,
         work: GraphWork,
-        device: Device,
+        devices: Sequence[Device],
         *,
         precision: Precision,
         runtime: str,
-    ) -> Prediction: ...
+    ) -> tuple[Prediction, ...]: ...
 
 
 PREDICTORS = PluginTable(
-    what="predictor", rows={"roofline": "slicewise.predict.roofline:predict_roofline"}
+    what="predictor", rows={"roofline": "slicewise.predict.roofline:predict_roofline_on"}
 )
 
 

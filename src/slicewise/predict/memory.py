@@ -6,6 +6,7 @@ workspaces are not modelled; the interval covers them.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from slicewise.core.cost import GraphWork, Kind, MemoryEstimate, NodeWork
 from slicewise.core.device import Device
@@ -21,12 +22,22 @@ _RUNTIME_LOW, _RUNTIME_HIGH = 0.6, 1.8
 _WEIGHTS_HIGH = 1.05
 
 
-def estimate_memory(
-    graph: Graph, work: GraphWork, device: Device, runtime: Runtime
-) -> MemoryEstimate:
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that do not depend on the device: weights as stored, and the activation peak."""
+
+    weight_bytes: int
+    activation_bytes: int
+
+
+def measure_footprint(graph: Graph, work: GraphWork) -> Footprint:
+    """Return the footprint of one inference."""
+    return Footprint(weight_bytes(graph), peak_activation_bytes(graph, work.nodes))
+
+
+def estimate_memory(footprint: Footprint, device: Device, runtime: Runtime) -> MemoryEstimate:
     """Return peak bytes of one inference with its 90 % interval."""
-    weights = weight_bytes(graph)
-    activations = peak_activation_bytes(graph, work.nodes)
+    weights, activations = footprint.weight_bytes, footprint.activation_bytes
     held = runtime.gpu_bytes if device.kind == "gpu" else runtime.cpu_bytes
     return MemoryEstimate(
         value=weights + activations + held,

@@ -32,7 +32,12 @@ from slicewise.core.units import snap_ms
 from slicewise.predict import efficiency
 from slicewise.predict.domain import latency_interval
 from slicewise.predict.energy import ENERGY_NOTE, estimate_energy
-from slicewise.predict.memory import estimate_memory, memory_notes
+from slicewise.predict.memory import (
+    Footprint,
+    estimate_memory,
+    measure_footprint,
+    memory_notes,
+)
 from slicewise.predict.power import sustained_fraction
 from slicewise.predict.runtimes import Runtime, runtime_named
 
@@ -80,47 +85,88 @@ class RowTimes:
     saturated_s: Array
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What does not depend on the device: the graph, its kernels and its memory."""
+
+    graph: Graph
+    work: GraphWork
+    kernels: list[NodeWork]
+    owners: NDArray[np.int64]
+    repeats: Array
+    footprint: Footprint
+    precision: Precision
+    runtime: Runtime
+
+
 def predict_roofline(
+    graph: Graph, work: GraphWork, device: Device, *, precision: Precision, runtime: str
+) -> Prediction:
+    """Return the predicted cost of `graph` on one whole device; see `predict_roofline_on`."""
+    (made,) = predict_roofline_on(graph, work, [device], precision=precision, runtime=runtime)
+    return made
+
+
+def predict_roofline_on(
     graph: Graph,
     work: GraphWork,
-    device: Device,
+    devices: Sequence[Device],
     *,
     precision: Precision,
     runtime: str,
-) -> Prediction:
-    """Return the predicted cost of `graph` on a whole device.
+) -> tuple[Prediction, ...]:
+    """Return the predicted cost of `graph` on each of several whole devices.
 
-    `DeviceError` if the device is a part (scale from its parent) or lacks the precision.
+    `DeviceError` if a device is a part (scale from its parent), lacks the precision, or cannot run
+    the runtime.
     """
+    known = runtime_named(runtime)
+    for device in devices:
+        _check(device, precision, known)
+    rows = list(flatten(work.nodes))
+    case = _Case(
+        graph,
+        work,
+        kernels=[row.node for row in rows],
+        owners=np.array([row.owner for row in rows], dtype=np.int64),
+        repeats=np.array([row.repeats for row in rows]),
+        footprint=measure_footprint(graph, work),
+        precision=precision,
+        runtime=known,
+    )
+    return tuple(_predict_case(case, device) for device in devices)
+
+
+def _check(device: Device, precision: Precision, runtime: Runtime) -> None:
     if device.parent is not None:
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
-    known = runtime_named(runtime)
-    if known.nvidia_only and (device.kind, device.vendor) != ("gpu", "NVIDIA"):
+    if runtime.nvidia_only and (device.kind, device.vendor) != ("gpu", "NVIDIA"):
         raise DeviceError(
-            f"{runtime} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
+            f"{runtime.name} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
         )
-    rows = list(flatten(work.nodes))
-    costs, notes = unit_costs([row.node for row in rows], device)
+
+
+def _predict_case(case: _Case, device: Device) -> Prediction:
+    graph, work, known, precision = case.graph, case.work, case.runtime, case.precision
+    costs, notes = unit_costs(case.kernels, device)
     times = row_times(costs, efficiency.RULES[device.kind], known, device)
-    repeats = np.array([row.repeats for row in rows])
-    owners = np.array([row.owner for row in rows], dtype=np.int64)
-    nodes = _node_estimates(work, times, repeats, owners)
+    nodes = _node_estimates(work, times, case.repeats, case.owners)
     host_ms = snap_ms(device.host_s * known.host_factor * 1e3)
     latency_ms = host_ms + sum(node.latency_ms for node in nodes)
-    saturated_ms = float(np.sum(times.saturated_s * repeats)) * 1e3
+    saturated_ms = float(np.sum(times.saturated_s * case.repeats)) * 1e3
     saturation = min(1.0, saturated_ms / max(latency_ms - host_ms, 1e-12))
     estimate, interval_notes = latency_interval(
-        latency_ms, device=device, runtime=runtime, saturation=saturation, source=SOURCE
+        latency_ms, device=device, runtime=known.name, saturation=saturation, source=SOURCE
     )
-    memory = estimate_memory(graph, work, device, known)
+    memory = estimate_memory(case.footprint, device, known)
     return Prediction(
         model=graph.name,
         device=device.name,
         slice=None,
         batch=graph.batch_size,
         precision=precision.name,
-        runtime=runtime,
+        runtime=known.name,
         macs=work.total.macs,
         flops=work.total.flops,
         latency_ms=estimate,

@@ -4,6 +4,7 @@ class TestMine(PredictorLaws):
     predictor = staticmethod(predict_mine)
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -90,18 +91,20 @@ works = st.lists(
 class PredictorLaws:
     """What holds for every predictor. Set `predictor` to the function under test."""
 
-    predictor: ClassVar[object]
+    predictor: ClassVar[Callable[..., tuple[Prediction, ...]]]
 
     def predict(
         self, nodes: tuple[NodeWork, ...], device: Device | None = None, *, batch: int = 1
     ) -> Prediction:
         """Predict a chain of these nodes in fp32 with onnxruntime."""
         graph, work = as_graph(nodes, batch=batch)
-        call = type(self).predictor
-        made = call(  # type: ignore[operator]
-            graph, work, device or tiny_gpu(), precision=PRECISIONS["fp32"], runtime="onnxruntime"
+        (made,) = type(self).predictor(
+            graph,
+            work,
+            [device or tiny_gpu()],
+            precision=PRECISIONS["fp32"],
+            runtime="onnxruntime",
         )
-        assert isinstance(made, Prediction)
         return made
 
     @given(works)
@@ -163,6 +166,6 @@ class PredictorLaws:
 
     def test_an_unknown_runtime_is_refused_with_the_known_ones(self) -> None:
         graph, work = as_graph((pointwise(8),))
-        call = type(self).predictor
+        predict = type(self).predictor
         with pytest.raises(UsageError, match=r"'onnxrt' is unknown; known are torch-eager"):
-            call(graph, work, tiny_gpu(), precision=PRECISIONS["fp32"], runtime="onnxrt")  # type: ignore[operator]
+            predict(graph, work, [tiny_gpu()], precision=PRECISIONS["fp32"], runtime="onnxrt")

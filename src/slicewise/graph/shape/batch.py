@@ -25,6 +25,7 @@ from slicewise.graph.shape.facts import (
     words,
 )
 from slicewise.graph.shape.layout import slice_parts, split_sizes
+from slicewise.graph.shape.outlook import Outlook
 from slicewise.graph.shape.reshape import Batch, rebatch_target, resolved
 from slicewise.graph.shape.walk import Place, Scope, Walk
 
@@ -36,6 +37,14 @@ class Mender:
         self.batch = batch
         self.notes: list[Note] = []
         self._names = 0
+        self._outlooks: dict[str, Outlook] = {}
+
+    def outlook(self, walk: Walk, before: Scope, place: Place) -> Outlook:
+        """What the readers of values say, in the graph of `place`."""
+        found = self._outlooks.get(place.key)
+        if found is None:
+            found = self._outlooks[place.key] = Outlook(place.graph, before, walk.opsets)
+        return found
 
     def __call__(
         self,
@@ -90,6 +99,10 @@ class _Patient:
     @property
     def batch(self) -> Batch:
         return self.mender.batch
+
+    @property
+    def outlook(self) -> Outlook:
+        return self.mender.outlook(self.walk, self.before, self.place)
 
     def old(self, slot: int) -> Fact | None:
         """The fact of input `slot` at the old batch."""
@@ -168,6 +181,7 @@ def _mend_reshape(patient: _Patient) -> bool:
         batch=patient.batch,
         allow_zero=allow_zero,
         innermost=op.node.input[0] in patient.walk.innermost,
+        bar=lambda axes: patient.outlook.barred(name, axes),
     )
     if innermost:
         patient.walk.innermost.add(name)

@@ -4,8 +4,8 @@ Pure arithmetic on shapes; no graph here.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from slicewise.graph.shape.facts import Contradiction, Shape, show
 from slicewise.graph.shape.layout import resolve_reshape
@@ -31,6 +31,15 @@ class _Home:
     exact: bool
     innermost: bool
     kept: bool
+    barred: bool = False
+
+
+# Tells which of some axes of the reshaped tensor cannot hold the batch.
+Bar = Callable[[Collection[int]], Collection[int]]
+
+
+def _nowhere(axes: Collection[int]) -> Collection[int]:
+    return ()
 
 
 def rebatch_target(
@@ -42,6 +51,7 @@ def rebatch_target(
     batch: Batch,
     allow_zero: bool = False,
     innermost: bool = False,
+    bar: Bar = _nowhere,
 ) -> tuple[tuple[int, ...], bool]:
     """Return the Reshape target for the new batch, and whether the batch ends up innermost.
 
@@ -49,6 +59,7 @@ def rebatch_target(
     Reshape keeps the row-major order, so the batch, an axis of stride s in `before`, has to be in
     an axis of the result whose span of strides covers s. The target comes back unchanged where it
     puts the batch there by itself. `innermost`: the batch is the fast part of a merged axis.
+    `bar` is asked where several axes could hold it.
 
     >>> rebatch_target((1, -1, 768), before=(1, 768, 196), after=(8, 768, 196),
     ...                result=(1, 196, 768), batch=Batch(1, 8))
@@ -60,9 +71,8 @@ def rebatch_target(
         if plain is None:
             raise Contradiction(f"target {show(target)}, input {show(after)}")
         return tuple(target), False
-    plans = list(_plans(before, after, result, changed, batch, innermost=innermost))
-    # an axis of its own is where the batch belongs; a merged one is as good as another
-    for shape, home in plans[:1] if plans and plans[0][1].exact else plans:
+    plans = list(_plans(before, after, result, changed, batch, innermost=innermost, bar=bar))
+    for shape, home in _equals(plans):
         if plain == shape:
             return tuple(target), home.innermost
     if not plans:
@@ -82,6 +92,13 @@ def resolved(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape 
         return None
 
 
+def _equals(plans: Sequence[tuple[Shape, _Home]]) -> Sequence[tuple[Shape, _Home]]:
+    """Return the plans that are as good as the first one."""
+    if plans and plans[0][1].exact:
+        return plans[:1]  # an axis of its own is where the batch belongs
+    return [plan for plan in plans if plan[1].barred == plans[0][1].barred]
+
+
 def _plans(
     before: Shape,
     after: Shape,
@@ -90,10 +107,11 @@ def _plans(
     batch: Batch,
     *,
     innermost: bool,
+    bar: Bar,
 ) -> Iterator[tuple[Shape, _Home]]:
     """Yield the shapes of the result that keep the batch in its place, most likely first."""
     axis, rest = changed[0], changed[1:]
-    for home in _homes(before, axis, result, batch, innermost=innermost):
+    for home in _homes(before, axis, result, batch, innermost=innermost, bar=bar):
         size = result[home.axis] * after[axis]
         if size % before[axis]:
             continue
@@ -104,11 +122,11 @@ def _plans(
             continue
         # more than one axis holds the batch (a matrix of all against all): place the others
         middle = (*before[:axis], after[axis], *before[axis + 1 :])
-        yield from _plans(middle, after, out, rest, batch, innermost=innermost)
+        yield from _plans(middle, after, out, rest, batch, innermost=innermost, bar=bar)
 
 
 def _homes(
-    before: Shape, axis: int, result: Shape, batch: Batch, *, innermost: bool
+    before: Shape, axis: int, result: Shape, batch: Batch, *, innermost: bool, bar: Bar
 ) -> list[_Home]:
     stride = math.prod(before[axis + 1 :])
     place = stride if innermost else stride * before[axis] // batch.old
@@ -121,8 +139,16 @@ def _homes(
             exact = size == batch.old and low == place
             inner = low == place and not exact and low * size != place * batch.old
             homes.append(_Home(j, exact, inner, (low, size) in kept))
-    # an axis of its own first, best where it stood; then one that is not simply passed on
-    return sorted(homes, key=lambda h: (not h.exact, h.exact and h.axis != axis, h.kept, h.axis))
+    if len(homes) > 1:
+        barred = bar([home.axis for home in homes if not home.exact])
+        homes = [replace(home, barred=home.axis in barred) for home in homes]
+    return sorted(homes, key=lambda home: _rank(home, axis))
+
+
+def _rank(home: _Home, axis: int) -> tuple[bool, bool, bool, bool, int]:
+    """An axis of its own first, best where it stood; then one that is not simply passed on."""
+    moved = home.exact and home.axis != axis
+    return home.barred, not home.exact, moved, home.kept, home.axis
 
 
 def _restate(
