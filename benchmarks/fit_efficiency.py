@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.open_rows import BEYOND_THE_MODEL, Row, is_data_present, open_rows
 from benchmarks.roofline_error import prepared
+from benchmarks.tables import write_result
 from slicewise.core.cost import Kind
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
@@ -233,7 +234,12 @@ def fit(
 
 
 def fit_all(
-    sample: Sample, device_kind: str, *, chosen: NDArray[np.bool_], rounds: int
+    sample: Sample,
+    begin: Parameters,
+    device_kind: str,
+    *,
+    chosen: NDArray[np.bool_],
+    rounds: int,
 ) -> Parameters:
     """Return the tables fitted in two steps.
 
@@ -241,7 +247,7 @@ def fit_all(
     sheets hold (a power-limited card would teach its limit to all others); then, with that fixed,
     what other runtimes leave and how quickly they launch. On CPUs there is one runtime only.
     """
-    flat = start(device_kind, sample.runtimes)
+    flat = begin
     kinds = [
         name
         for name in flat
@@ -281,35 +287,64 @@ def told(name: str, found: Array) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fit one class of devices and print tables and errors."""
+    """Fit one class of devices and print tables and errors, or write the table of folds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device-kind", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--folds", action="store_true", help="also fit without each family fold")
+    parser.add_argument(
+        "--folds", action="store_true", help="write the error with families held out"
+    )
     asked = parser.parse_args(arguments)
     if not is_data_present():
         sys.stderr.write("measured data is absent: set SLICEWISE_DATA to its folder\n")
         return 1
     sample = gather(sampled(open_rows(), asked.device_kind))
-    begin = start(asked.device_kind, sample.runtimes)
     everything = np.ones(len(sample.measured_s), dtype=bool)
-    out = [told("before", errors(sample, begin))]
-    flat = fit_all(sample, asked.device_kind, chosen=everything, rounds=asked.rounds)
-    out += [told("after", errors(sample, flat)), *lines(flat)]
+    shipped = start(asked.device_kind, sample.runtimes)
     if asked.folds:
-        folds = np.array([row.family_fold for row in sample.rows])
-        held = np.concatenate(
-            [
-                errors(
-                    sample,
-                    fit_all(sample, asked.device_kind, chosen=folds != fold, rounds=asked.rounds),
-                )[folds == fold]
-                for fold in sorted(set(folds.tolist()))
-            ]
-        )
-        out.append(told("families held out", held))
-    sys.stdout.write("\n".join(out) + "\n")
+        write_folds(sample, asked.device_kind, asked.rounds, shipped)
+        return 0
+    flat = fit_all(sample, shipped, asked.device_kind, chosen=everything, rounds=asked.rounds)
+    out = [told("shipped", errors(sample, shipped)), told("fitted", errors(sample, flat))]
+    sys.stdout.write("\n".join([*out, *lines(flat)]) + "\n")
     return 0
+
+
+def write_folds(sample: Sample, device_kind: str, rounds: int, shipped: Parameters) -> None:
+    """Fit from neutral tables on all rows, and without each family fold in turn; write the table.
+
+    The shipped tables have seen every family, so the folds must not start from them.
+    """
+    blank = neutral(shipped)
+    everything = np.ones(len(sample.measured_s), dtype=bool)
+    folds = np.array([row.family_fold for row in sample.rows])
+    seen = errors(sample, fit_all(sample, blank, device_kind, chosen=everything, rounds=rounds))
+    held = np.empty(len(folds))
+    for fold in sorted(set(folds.tolist())):
+        flat = fit_all(sample, blank, device_kind, chosen=folds != fold, rounds=rounds)
+        held[folds == fold] = errors(sample, flat)[folds == fold]
+    rows = []
+    for runtime in ("", *sample.runtimes):
+        its = np.array([runtime in ("", row.runtime) for row in sample.rows])
+        cells = [f"{np.mean(np.expm1(e[its])):.1%} / {np.median(np.expm1(e[its])):.1%}"
+                 for e in (errors(sample, shipped), seen, held)]  # fmt: skip
+        rows.append((runtime or "all", str(its.sum()), *cells))
+    write_result(
+        f"fit_efficiency_{device_kind}",
+        title=f"Efficiency tables: families held out, {device_kind}",
+        command=f"python -m benchmarks.fit_efficiency --device-kind {device_kind} --folds",
+        words="Mean / median of max(p/m, m/p) - 1 over the sampled rows (each device x runtime x"
+        " family weighs about the same, unlike in roofline_error). Held out: fitted from neutral"
+        " tables without the row's family fold.",
+        columns=("runtime", "rows", "shipped tables", "fitted on all", "families held out"),
+        rows=rows,
+    )
+
+
+def neutral(flat: Parameters) -> Parameters:
+    """Return tables that no row has taught."""
+    known = {"compute": 0.6, "memory": 0.7, "left": 0.6}
+    return {name: known.get(name.rsplit(" ", 1)[-1], value) for name, value in flat.items()}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What a predictor is, which ones exist, and which runtimes they know.
 
 A predictor turns a graph's work and some whole devices into a `Prediction` each. Laws that every
-one keeps (`slicewise.testing.predictors` checks them): the latencies of the nodes plus `host_ms` add
-up to `latency_ms.value` exactly; more work is never faster; low <= value <= high.
+one keeps (`slicewise.testing.predictors` checks them): the latencies of the nodes plus `host_ms`
+add up to `latency_ms.value` exactly; more work is never faster; low <= value <= high.
 """
 
 from collections.abc import Sequence
