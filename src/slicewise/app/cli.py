@@ -153,7 +153,7 @@ def predict(
     _show(document, report, as_json=as_json, output=output)
 
 
-@app.command()
+@app.command(short_help="Say how each operator of a model is priced.")
 def support(
     model: OneModel,
     batch: Batches = None,
@@ -162,7 +162,7 @@ def support(
     batch_axis: BatchAxes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which operators of a model are priced by a formula, which by bytes only."""
+    """Say how each operator of a model is priced: by a formula, by bytes only, or not at all."""
     from slicewise.app import documents, options
     from slicewise.flows.support import support as find_support
 
@@ -185,7 +185,7 @@ def support(
     _show(lambda: documents.support_document(result), report, as_json=as_json, output=None)
 
 
-@app.command()
+@app.command(short_help="List the devices, or show one with slices and sources.")
 def devices(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One device, slice, share or file.")
