@@ -18,6 +18,7 @@ from slicewise.graph.shape.bodies import ENTER
 from slicewise.graph.shape.facts import Fact, core_dtype, show, type_fact
 from slicewise.graph.shape.prepare import opsets_of, prepare, with_batch
 from slicewise.graph.shape.reshape import Batch
+from slicewise.graph.shape.search import Choices, Mixed
 from slicewise.graph.shape.walk import Scope, Walk, graph_inputs
 
 
@@ -173,6 +174,20 @@ def _at_batch(declared: Mapping[str, Fact], batch: Batch) -> dict[str, Fact]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A model at its old batch: untouched, and the walk over it."""
+
+    model: onnx.ModelProto
+    walk: Walk
+    scope: Scope
+
+
+# Ways to mend that are tried before a model is taken as it comes: an attention block whose batch
+# and sequence are both 1 needs about ten.
+_TRIES = 32
+
+
 def _rebatch(
     model: onnx.ModelProto,
     batch: Batch,
@@ -186,30 +201,83 @@ def _rebatch(
     """Rewrite in place what has the old batch baked in; return the walk that found it.
 
     None if the model does not hold together at the old batch: then nothing can be learnt from it,
-    and the walk at the new one tells whether it does there.
+    and the walk at the new one tells whether it does there. Where several ways to mend are open,
+    the first is taken with which the model holds together and mixes no items; if none of those
+    tried is such, the one that goes furthest before it does not.
     """
     old = _at_old_batch(model, batch, batch_inputs, declared=at_old, guessed=guessed)
     if old is None:
         return None
-    old_walk, old_scope = old
-    mender = Mender(batch)
+    mender, found = _try(model, old, batch, declared=at_new, guessed=guessed)
+    notes += [*mender.notes, *_lost_batches(model, old.scope, found[1], batch)]
+    return found
+
+
+def _try(
+    model: onnx.ModelProto,
+    old: _Before,
+    batch: Batch,
+    *,
+    declared: Mapping[str, Fact],
+    guessed: set[str] | None,
+) -> tuple[Mender, tuple[Walk, Scope]]:
+    """Mend `model` in place one way after the other; return what the one that is kept did."""
+    choices: Choices | None = Choices()
+    furthest, nodes_passed = Choices(), -1
+    for _ in range(_TRIES):
+        if choices is None:
+            break
+        mender = Mender(batch, choices, is_wary=True)
+        try:
+            return mender, _mend(model, old, mender, declared=declared, guessed=guessed)
+        except (Mixed, ModelError):
+            if not choices.are_open:
+                raise
+        _put_back(model, old.model)
+        if mender.passed > nodes_passed:
+            furthest, nodes_passed = choices.again(), mender.passed
+        choices = choices.next()
+    for last in (furthest, Choices()):
+        mender = Mender(batch, last, is_wary=False)
+        try:
+            return mender, _mend(model, old, mender, declared=declared, guessed=guessed)
+        except ModelError as err:
+            refusal = err
+        _put_back(model, old.model)
+    raise refusal
+
+
+def _mend(
+    model: onnx.ModelProto,
+    old: _Before,
+    mender: Mender,
+    *,
+    declared: Mapping[str, Fact],
+    guessed: set[str] | None,
+) -> tuple[Walk, Scope]:
+    """Mend `model` in place on a walk at the new batch; return that walk."""
     walk = Walk(
         opsets_of(model),
         ENTER,
         mend=mender,
-        before=old_walk,
-        declared=at_new,
-        advice=_advice(batch),
+        before=old.walk,
+        declared=declared,
+        advice=_advice(mender.batch),
         guessed=guessed,
     )
     scope = Scope({})
     for name, fact in graph_inputs(model.graph).items():
-        kept = old_scope.facts.get(name)
+        kept = old.scope.facts.get(name)
         scope.facts[name] = kept if kept is not None and kept.shape == fact.shape else fact
-    walk.run(model.graph, scope, known={}, before=old_scope, key="")
+    walk.run(model.graph, scope, known={}, before=old.scope, key="")
     apply_insertions(walk)
-    notes += [*mender.notes, *_lost_batches(model, old_scope, scope, batch)]
     return walk, scope
+
+
+def _put_back(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Undo what a walk has mended: nodes are all that it edits."""
+    del model.graph.node[:]
+    model.graph.node.extend(original.graph.node)
 
 
 def _at_old_batch(
@@ -219,24 +287,20 @@ def _at_old_batch(
     *,
     declared: Mapping[str, Fact],
     guessed: set[str] | None,
-) -> tuple[Walk, Scope] | None:
-    """Return the walk of the model as it was before the batch was changed, None if impossible.
+) -> _Before | None:
+    """Return the model as it was before the batch was changed, None if impossible.
 
     Some models have the batch behind the leading axis too ([2, batch, heads, past, size]): where
     putting back the leading axes alone contradicts, all axes of that size are put back.
     """
     for everywhere in (False, True):
         old_model = with_batch(model, batch, batch_inputs, everywhere=everywhere)
+        known = _ask_onnx(old_model, [])
         try:
-            return _walk(
-                old_model,
-                _ask_onnx(old_model, []),
-                declared=declared,
-                contents=True,
-                guessed=guessed,
-            )
+            found = _walk(old_model, known, declared=declared, contents=True, guessed=guessed)
         except ModelError:
             continue
+        return _Before(old_model, *found)
     return None
 
 

@@ -27,14 +27,22 @@ from slicewise.graph.shape.facts import (
 from slicewise.graph.shape.layout import slice_parts, split_sizes
 from slicewise.graph.shape.outlook import Outlook
 from slicewise.graph.shape.reshape import Batch, rebatch_target, resolved
+from slicewise.graph.shape.search import Choices, Mixed
 from slicewise.graph.shape.walk import Place, Scope, Walk
 
 
 class Mender:
-    """Mends nodes on the walk at the new batch; edits the working copy of the model."""
+    """Mends nodes on the walk at the new batch; edits the working copy of the model.
 
-    def __init__(self, batch: Batch) -> None:
+    `choices` decides where several ways to mend are open. `is_wary`: `Mixed` is raised where
+    items of the batch get mixed after such a choice. `passed` counts the nodes seen.
+    """
+
+    def __init__(self, batch: Batch, choices: Choices, *, is_wary: bool) -> None:
         self.batch = batch
+        self.choices = choices
+        self.is_wary = is_wary
+        self.passed = 0
         self.notes: list[Note] = []
         self._names = 0
         self._outlooks: dict[str, Outlook] = {}
@@ -56,8 +64,11 @@ class Mender:
         clash: Contradiction | None,
     ) -> Op | None:
         """Return the op to go on with; None to go on as it is, or if `clash` cannot be mended."""
-        if clash is None and walk.innermost:
+        self.passed += clash is None
+        if clash is None and walk.inner:
             _pass_on(walk, op.node)
+        if clash is None and self.is_wary and self.choices.are_open:
+            self._watch(walk, op, before, place)
         mend = MENDS.get(op.type) if op.node.domain in ("", "ai.onnx") else None
         if clash is None and mend is None:
             return None
@@ -73,16 +84,43 @@ class Mender:
             return None  # what would have to be mended is computed from data
         return patient.renewed() if changed else None
 
+    def _watch(self, walk: Walk, op: Op, before: Scope, place: Place) -> None:
+        """Raise `Mixed` if the node sums over the batch, or pairs items with one another."""
+        places: list[set[int]] = []
+        outlook = self.outlook(walk, before, place)
+        for slot, name in enumerate(op.node.input):
+            old, new = before.find(name) if name else None, op.inputs[slot]
+            if old is None or new is None or old is new:
+                continue
+            grown = grown_axes(old.shape, new.shape)
+            if grown and not outlook.mixed(op.node, slot).isdisjoint(grown):
+                raise Mixed
+            places.append({axis - len(new.shape or ()) for axis in grown})
+        met = set().union(*places)
+        # rows against columns may be meant: similarities of all with all
+        pairs = op.type in _BROADCASTING or (op.type == "MatMul" and min(met, default=0) < -2)
+        if pairs and len(met) > max(map(len, places)):
+            raise Mixed
+
     def fresh_name(self, label: str) -> str:
         """Return a value name that no model has."""
         self._names += 1
         return f"{label}::batch{self.batch.new}.{self._names}"
 
 
+def grown_axes(old: Shape | None, new: Shape | None) -> list[int]:
+    """Return the axes in which two shapes of one rank differ."""
+    if old is None or new is None or len(old) != len(new):
+        return []
+    return [k for k, (x, y) in enumerate(zip(old, new, strict=True)) if x != y]
+
+
 def _pass_on(walk: Walk, node: onnx.NodeProto) -> None:
-    """Where the batch is the fast part of a merged axis, it stays so until the next Reshape."""
-    if node.op_type not in ("Reshape", "Transpose") and not walk.innermost.isdisjoint(node.input):
-        walk.innermost.update(filter(None, node.output))
+    """What stands in front of the batch in a merged axis does so up to the next Reshape."""
+    if node.op_type == "Reshape" or walk.inner.keys().isdisjoint(node.input):
+        return
+    inner = next(walk.inner[name] for name in node.input if name in walk.inner)
+    walk.inner.update(dict.fromkeys(filter(None, node.output), inner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +162,8 @@ class _Patient:
 
     def grown_axes(self, slot: int) -> list[int]:
         """The axes of input `slot` that differ between the batches."""
-        old, fact = self.old_shape(slot), self.op.inputs[slot]
-        if old is None or fact is None or fact.shape is None or len(old) != len(fact.shape):
-            return []
-        return [k for k, (x, y) in enumerate(zip(old, fact.shape, strict=True)) if x != y]
+        fact = self.op.inputs[slot]
+        return grown_axes(self.old_shape(slot), None if fact is None else fact.shape)
 
     def note(self, code: str, text: str) -> None:
         self.mender.notes.append(Note(code, text, self.op.label))
@@ -173,18 +209,21 @@ def _mend_reshape(patient: _Patient) -> bool:
     if op.has(1) and not patient.is_fixed(1) and resolved(after, target, allow_zero=allow_zero):
         return False  # computed from the batch: the model knows what it does
     name = op.node.output[0]
-    wanted, innermost = rebatch_target(
+    case = (tuple(target), before, after, result, patient.walk.inner.get(op.node.input[0]))
+    ways = rebatch_target(
         target,
         before=before,
         after=after,
         result=result,
         batch=patient.batch,
         allow_zero=allow_zero,
-        innermost=op.node.input[0] in patient.walk.innermost,
+        inner=case[-1],
         bar=lambda axes: patient.outlook.barred(name, axes),
     )
-    if innermost:
-        patient.walk.innermost.add(name)
+    way = ways[patient.mender.choices.pick(case, len(ways))]
+    wanted = way.target
+    if way.inner is not None:
+        patient.walk.inner[name] = way.inner
     if wanted == tuple(target):
         return False
     if op.has(1):
@@ -314,6 +353,24 @@ def _mend_expand(patient: _Patient) -> bool:
     return _mend_entries(patient, 1, "shape", entries)
 
 
+def _mend_concat(patient: _Patient) -> bool:
+    """Batches joined along their own axis: which of them comes in front of the batch."""
+    op = patient.op
+    shape, old = op.shape(), patient.old_shape(0) or ()
+    along = axis_of(op.integer("axis", 0), len(shape))
+    slots = range(len(op.inputs))
+    if len(slots) > 1 and all(along in patient.grown_axes(k) for k in slots):
+        patient.walk.inner.setdefault(op.node.output[0], old[along] // patient.batch.old)
+    return False
+
+
+def _check_weight(patient: _Patient) -> bool:
+    """A weight made from the batch: its items need a group each, which no shape tells."""
+    if patient.grown_axes(1):
+        raise Contradiction(f"the batch is in its weight {show(patient.op.shape(1))}")
+    return False
+
+
 Mend = Callable[[_Patient], bool]
 
 MENDS: Mapping[str, Mend] = {
@@ -323,6 +380,9 @@ MENDS: Mapping[str, Mend] = {
     "Split": _mend_split,
     "Resize": _mend_sizes,
     "Expand": _mend_expand,
+    "Concat": _mend_concat,
+    "Conv": _check_weight,
+    "ConvTranspose": _check_weight,
 }
 
 # Sets of (input, axis) that must have one size. Axes count from the end in `aligned` rules.

@@ -7,7 +7,7 @@ the old batch, up to the next Reshape: there the batch may move. Changes nothing
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -77,28 +77,39 @@ class Outlook:
         """Return those of `axes` of the value `name` that cannot hold the batch."""
         asked = set(axes)
         found: set[int] = set()
-        waiting = deque([(name, {axis: axis for axis in asked})])
+        # a value, and which of the axes asked for each of its axes holds
+        waiting = deque([(name, {axis: {axis} for axis in asked})])
         seen = {name}
         while waiting and found != asked and len(seen) < _FARTHEST:
             value, origin = waiting.popleft()
             for node, slot in self._readers.get(value, ()):
-                passage = self._passage(node, slot)
-                found |= {origin[k] for k in passage.barred if k in origin}
-                ahead = {passage.onward[k]: origin[k] for k in origin if k in passage.onward}
+                passage = self._passage(node, slot, self._fixed)
+                ahead: dict[int, set[int]] = {}
+                for axis, held in origin.items():
+                    if axis in passage.barred:
+                        found |= held
+                    if axis in passage.onward:
+                        ahead.setdefault(passage.onward[axis], set()).update(held)
                 for output in node.output if ahead else ():
                     if output and output not in seen:
                         seen.add(output)
                         waiting.append((output, ahead))
         return frozenset(found)
 
-    def _passage(self, node: onnx.NodeProto, slot: int) -> Passage:
+    def mixed(self, node: onnx.NodeProto, slot: int) -> frozenset[int]:
+        """Return the axes of input `slot` whose elements `node` mixes."""
+        if node.op_type not in _MIXING:
+            return frozenset()
+        return self._passage(node, slot, frozenset()).barred  # a constant mixes nothing
+
+    def _passage(self, node: onnx.NodeProto, slot: int, fixed: Collection[str]) -> Passage:
         row = _ROWS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if row is None:
             return Passage()
         inputs: list[Fact | None] = [self._before.find(x) if x else None for x in node.input]
-        fixed = frozenset(k for k, x in enumerate(node.input) if x in self._fixed)
+        constant = frozenset(k for k, x in enumerate(node.input) if x in fixed)
         try:
-            return row(_Reading(Op(node, inputs, version=self._version), slot, fixed))
+            return row(_Reading(Op(node, inputs, version=self._version), slot, constant))
         except (Unknown, Contradiction, IndexError):
             return Passage()  # nothing is known of this reader, so that it says nothing
 
@@ -270,6 +281,15 @@ def _first(row: Row) -> Row:
 def _table(row: Row, names: str) -> dict[str, Row]:
     return dict.fromkeys(words(names), row)
 
+
+# Operators that compute across the axes they bar; others cut them or meet a constant there.
+_MIXING = frozenset(
+    words("""MatMul Gemm Einsum Softmax LogSoftmax Hardmax TopK CumSum ArgMax ArgMin ReduceSum
+    ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceSumSquare LayerNormalization RMSNormalization LpNormalization Conv ConvTranspose
+    InstanceNormalization GroupNormalization LRN MaxPool AveragePool LpPool GlobalAveragePool
+    GlobalMaxPool GlobalLpPool Attention RNN GRU LSTM""")
+)
 
 # Which axes an operator mixes follows from its page in the ONNX operator specification.
 _ROWS: Mapping[str, Row] = {

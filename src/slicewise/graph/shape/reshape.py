@@ -25,11 +25,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """An axis of a reshaped tensor where the batch can be: `exact` if it holds nothing else."""
+    """An axis of a reshaped tensor where the batch can be: `exact` if it holds nothing else,
+    `kept` if the input has the same axis without the batch; `inner` as in `Retarget`."""
 
     axis: int
     exact: bool
-    innermost: bool
+    inner: int | None
     kept: bool
     barred: bool = False
 
@@ -42,6 +43,19 @@ def _nowhere(axes: Collection[int]) -> Collection[int]:
     return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Retarget:
+    """A Reshape target for the new batch.
+
+    `inner`: how many elements of the axis that has the batch lie behind it, None where nothing
+    of the axis lies in front: [sequence, batch, heads, size] -> [sequence * batch * heads, size]
+    puts `heads` behind.
+    """
+
+    target: tuple[int, ...]
+    inner: int | None = None
+
+
 def rebatch_target(
     target: Sequence[int],
     *,
@@ -50,38 +64,46 @@ def rebatch_target(
     result: Shape,
     batch: Batch,
     allow_zero: bool = False,
-    innermost: bool = False,
+    inner: int | None = None,
     bar: Bar = _nowhere,
-) -> tuple[tuple[int, ...], bool]:
-    """Return the Reshape target for the new batch, and whether the batch ends up innermost.
+) -> tuple[Retarget, ...]:
+    """Return the Reshape targets that serve the new batch, most likely first; at least one.
 
     `before` -> `result` is what `target` does at the old batch, `after` its input at the new one.
     Reshape keeps the row-major order, so the batch, an axis of stride s in `before`, has to be in
     an axis of the result whose span of strides covers s. The target comes back unchanged where it
-    puts the batch there by itself. `innermost`: the batch is the fast part of a merged axis.
-    `bar` is asked where several axes could hold it.
+    puts the batch there by itself. `inner`: where in its axis of `before` the batch is.
+    `bar` is asked where several axes could hold it. `Contradiction` if none can.
 
     >>> rebatch_target((1, -1, 768), before=(1, 768, 196), after=(8, 768, 196),
     ...                result=(1, 196, 768), batch=Batch(1, 8))
-    ((8, -1, 768), False)
+    (Retarget(target=(8, -1, 768), inner=None),)
     """
     plain = resolved(after, target, allow_zero=allow_zero)
     changed = [k for k, (x, y) in enumerate(zip(before, after, strict=False)) if x != y]
-    if len(before) != len(after) or not changed or 0 in before:
-        if plain is None:
-            raise Contradiction(f"target {show(target)}, input {show(after)}")
-        return tuple(target), False
-    plans = list(_plans(before, after, result, changed, batch, innermost=innermost, bar=bar))
-    for shape, home in _equals(plans):
-        if plain == shape:
-            return tuple(target), home.innermost
+    plans = []
+    if len(before) == len(after) and changed and 0 not in before:
+        plans = list(_plans(before, after, result, changed, batch, inner=inner, bar=bar))
     if not plans:
         if plain is None:
             raise Contradiction(f"target {show(target)}, input {show(after)}")
-        return tuple(target), False
-    shape, home = plans[0]
-    mended = _restate(target, after, shape, allow_zero=allow_zero)
-    return mended, home.innermost
+        return (Retarget(tuple(target)),)
+    exact = [home.axis for _, home in plans if home.exact]
+    if exact == changed:
+        plans = plans[:1]  # an axis of its own, where it stood, is where the batch belongs
+    alike = [plan for plan in plans if plan[1].barred == plans[0][1].barred]
+    if not plans[0][1].exact:
+        # one merged axis is as good as another: let the model choose
+        alike.sort(key=lambda plan: plan[0] != plain)
+    return tuple(
+        Retarget(
+            tuple(target)
+            if shape == plain
+            else _restate(target, after, shape, allow_zero=allow_zero),
+            home.inner,
+        )
+        for shape, home in alike
+    )
 
 
 def resolved(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape | None:
@@ -92,13 +114,6 @@ def resolved(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape 
         return None
 
 
-def _equals(plans: Sequence[tuple[Shape, _Home]]) -> Sequence[tuple[Shape, _Home]]:
-    """Return the plans that are as good as the first one."""
-    if plans and plans[0][1].exact:
-        return plans[:1]  # an axis of its own is where the batch belongs
-    return [plan for plan in plans if plan[1].barred == plans[0][1].barred]
-
-
 def _plans(
     before: Shape,
     after: Shape,
@@ -106,12 +121,12 @@ def _plans(
     changed: Sequence[int],
     batch: Batch,
     *,
-    innermost: bool,
+    inner: int | None,
     bar: Bar,
 ) -> Iterator[tuple[Shape, _Home]]:
     """Yield the shapes of the result that keep the batch in its place, most likely first."""
     axis, rest = changed[0], changed[1:]
-    for home in _homes(before, axis, result, batch, innermost=innermost, bar=bar):
+    for home in _homes(before, axis, result, batch, inner=inner, bar=bar):
         size = result[home.axis] * after[axis]
         if size % before[axis]:
             continue
@@ -122,14 +137,14 @@ def _plans(
             continue
         # more than one axis holds the batch (a matrix of all against all): place the others
         middle = (*before[:axis], after[axis], *before[axis + 1 :])
-        yield from _plans(middle, after, out, rest, batch, innermost=innermost, bar=bar)
+        yield from _plans(middle, after, out, rest, batch, inner=None, bar=bar)
 
 
 def _homes(
-    before: Shape, axis: int, result: Shape, batch: Batch, *, innermost: bool, bar: Bar
+    before: Shape, axis: int, result: Shape, batch: Batch, *, inner: int | None, bar: Bar
 ) -> list[_Home]:
     stride = math.prod(before[axis + 1 :])
-    place = stride if innermost else stride * before[axis] // batch.old
+    place = stride * (before[axis] // batch.old if inner is None else inner)
     homes = []
     kept = {(math.prod(before[k + 1 :]), d) for k, d in enumerate(before) if k != axis}
     for j, size in enumerate(result):
@@ -137,18 +152,22 @@ def _homes(
         covers = low <= place and place * batch.old <= low * size
         if covers and place % low == 0 and low * size % (place * batch.old) == 0:
             exact = size == batch.old and low == place
-            inner = low == place and not exact and low * size != place * batch.old
-            homes.append(_Home(j, exact, inner, (low, size) in kept))
-    if len(homes) > 1:
-        barred = bar([home.axis for home in homes if not home.exact])
+            # among axes of 1 in front of it, too, the batch stays the last
+            is_behind = j < axis if exact else low * size != place * batch.old
+            behind = place // low if is_behind else None
+            homes.append(_Home(j, exact, behind, (low, size) in kept))
+    if len(homes) > 1 and not any(home.exact for home in homes):
+        barred = bar([home.axis for home in homes])
         homes = [replace(home, barred=home.axis in barred) for home in homes]
-    return sorted(homes, key=lambda home: _rank(home, axis))
+    return sorted(homes, key=lambda home: _rank(home, axis, is_last=inner is not None))
 
 
-def _rank(home: _Home, axis: int) -> tuple[bool, bool, bool, bool, int]:
-    """An axis of its own first, best where it stood; then one that is not simply passed on."""
-    moved = home.exact and home.axis != axis
-    return home.barred, not home.exact, moved, home.kept, home.axis
+def _rank(home: _Home, axis: int, *, is_last: bool) -> tuple[bool, bool, bool, bool, int]:
+    """An axis of its own first, best where it stood (behind what it was merged with, if it was);
+    then one that is not simply passed on."""
+    moved = home.exact and not is_last and home.axis != axis
+    place = -home.axis if home.exact and is_last else home.axis
+    return home.barred, not home.exact, moved, home.kept, place
 
 
 def _restate(

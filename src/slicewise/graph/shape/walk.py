@@ -79,7 +79,8 @@ class Walk:
     With `mend` the walk predicts the shapes of another batch: `before` holds the walk at the old
     one, and nodes whose inputs did not change keep their old facts. `insertions` are the nodes
     that mending makes, `made` the facts of their outputs by body, since a body is walked more
-    than once; `innermost` are values whose batch is the fast part of a merged axis. `taken`: the
+    than once; `inner` says, of values that have other elements of a merged axis in front of the
+    batch, how many of the axis lie behind it (1: the batch is the fast part). `taken`: the
     branch that an If with a constant condition runs, by key. `guessed` gathers the outputs whose
     shape was guessed; None: guess nothing. `constants` are names of initialisers.
     """
@@ -95,7 +96,7 @@ class Walk:
     bodies: dict[str, dict[str, Fact]] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     insertions: list[tuple[Place, onnx.NodeProto]] = field(default_factory=list)
-    innermost: set[str] = field(default_factory=set)
+    inner: dict[str, int] = field(default_factory=dict)
     made: dict[str, dict[str, Fact]] = field(default_factory=dict)
     taken: dict[str, str] = field(default_factory=dict)
     guessed: set[str] | None = None
