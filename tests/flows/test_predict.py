@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +155,38 @@ def test_every_device_of_the_catalogue_predicts_in_every_precision_it_has(light:
         ).predictions
         assert all(0 < p.latency_ms.value < 1e3 for p in made)
         assert all(p.energy_j.low <= p.energy_j.value <= p.energy_j.high for p in made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"device": 4}, "device 4 is a int"),
+        ({"precision": 5}, "precision 5 is a int"),
+        ({"runtime": None}, "runtime None is a NoneType"),
+        ({"dims": "x"}, "dims 'x' is a str"),
+        ({"dims": {1: 2}}, "names are strings"),
+        ({"inputs": {"": "1x3x224x224"}}, "no sequence of sizes"),
+        ({"inputs": {"": None}}, "no sequence of sizes"),
+        ({"batch_axes": 1}, "batch_axes 1 is a int"),
+    ],
+)
+def test_wrong_types_are_a_users_mistake(
+    light: Light, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(slicewise.UsageError, match=words):
+        slicewise.predict(light("squeezenet"), **arguments)
+
+
+@pytest.mark.parametrize("model", [3, None, ["a.onnx"]])
+def test_what_is_no_model_is_told(model: Any) -> None:
+    with pytest.raises(slicewise.UsageError, match="give a path of a model file"):
+        slicewise.load(model)
+    with pytest.raises(slicewise.UsageError, match="give a list"):
+        predict_many("a.onnx", devices=["t4"], batches=[1])
+
+
+def test_devices_and_graphs_can_be_keys(light: Light) -> None:
+    graph, again = slicewise.load(light("squeezenet")), slicewise.load(light("squeezenet"))
+    assert len({graph, again}) == 1
+    assert len({slicewise.device("t4"), slicewise.device("t4"), slicewise.device("l4")}) == 2
+    assert len({*graph.nodes}) == len(graph.nodes)

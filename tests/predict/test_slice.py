@@ -10,7 +10,7 @@ from slicewise.core.cost import NodeWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.notes import Note
-from slicewise.core.precision import PRECISIONS
+from slicewise.core.precision import PRECISIONS, DType
 from slicewise.predict.roofline import predict_roofline
 from slicewise.predict.slice import scale, slowdown
 from slicewise.testing.predictors import as_graph, pointwise, product, tiny_gpu, works
@@ -141,3 +141,16 @@ def test_above_the_knee_units_may_be_taken_away_for_free(compute: float) -> None
     made = _predict((product(512, 128, 1 << 14),) * 6)
     assert made.saturation < 0.45
     assert slowdown(made, compute, 1.0) < 1.05
+
+
+@given(st.integers(1, 6), st.sampled_from([5, 10, 30, 50]))
+@settings(deadline=None)
+def test_more_rows_on_a_share_are_never_faster(doublings: int, percent: int) -> None:
+    """Where a product changes from vector to matrix kernels, the share must not show a drop."""
+    part = tiny_gpu().share(percent)
+    few, many = (
+        scale(_predict((product(1 << d, 4096, 4096, dtype=DType.INT8),) * 8), part)
+        for d in (doublings - 1, doublings)
+    )
+    assert many.latency_ms.value >= few.latency_ms.value * (1 - 1e-9)
+    assert many.energy_j.value >= few.energy_j.value * (1 - 1e-9)

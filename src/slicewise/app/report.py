@@ -187,8 +187,8 @@ def _explanation(made: Prediction) -> RenderableType:
 
 def _node_cells(node: NodeEstimate, total_ms: float) -> tuple[str, ...]:
     return (
-        node.op_type,
-        node.name,
+        _clean(node.op_type),
+        _clean(node.name),
         format_number(node.latency_ms),
         f"{node.latency_ms / total_ms:.1%}",
         node.limit,
@@ -239,7 +239,7 @@ _ABOUT_DEVICES = frozenset(
 def _where(nodes: Sequence[str]) -> str:
     if not nodes:
         return ""
-    return f" [{nodes[0]}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''}]"
+    return f" [{_clean(nodes[0])}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''}]"
 
 
 def support_report(result: Support) -> RenderableType:
@@ -252,7 +252,7 @@ def support_report(result: Support) -> RenderableType:
             f" ({len(result.operators)} kinds)",
         )
     else:
-        names = ", ".join(f"{row.op_type} ({row.coverage})" for row in missing)
+        names = _clean(", ".join(f"{row.op_type} ({row.coverage})" for row in missing))
         told = f"{len(missing)} of {len(result.operators)} operators are not priced by a formula"
         if not missing:
             told = "every operator has a formula, but some shapes are unknown (see notes)"
@@ -264,7 +264,11 @@ def support_report(result: Support) -> RenderableType:
         table.add_column(head, justify="right" if head == "nodes" else "left")
     for row in result.operators:
         table.add_row(
-            row.op_type, row.domain or "ai.onnx", row.kind, str(row.count), row.coverage.value
+            _clean(row.op_type),
+            _clean(row.domain) or "ai.onnx",
+            row.kind,
+            str(row.count),
+            row.coverage.value,
         )
     return Group(answer, Text(), table, *_notes(result.notes))
 

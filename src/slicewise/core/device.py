@@ -14,6 +14,10 @@ from slicewise.core.plugins import did_you_mean
 from slicewise.core.precision import DType, Precision
 from slicewise.core.units import format_capacity
 
+# What one GPU compute unit can read from the second-level cache in a clock: 64 B for an SM of V100
+# and A100 (NVIDIA A100 white paper, L2 bandwidth); taken for all.
+UNIT_BYTES_PER_CLOCK = 64
+
 
 @dataclass(frozen=True, slots=True)
 class SliceProfile:
@@ -170,7 +174,7 @@ class Device:
     def share(self, percent: float) -> "Device":
         """Return the device seen by a client limited to `percent` of its compute units (MPS).
 
-        Memory, bandwidth and cache stay whole: a share does not divide them.
+        Memory and cache stay whole, and so does bandwidth, as far as the units can take it in.
         """
         if self.parent is not None:
             raise DeviceError(
@@ -180,16 +184,22 @@ class Device:
             raise DeviceError(f"share {percent:g}% of {self.name} must be over 0 and at most 100")
         units = max(1, math.floor(self.compute_units * percent / 100))
         compute = units / self.compute_units
+        taken_in = units * UNIT_BYTES_PER_CLOCK * self.clock_hz
+        whole = self.memory_bandwidth_bytes_per_s
         return replace(
             self,
             name=f"{self.name}@{percent:g}%",
             compute_units=units,
+            memory_bandwidth_bytes_per_s=whole if self.kind == "cpu" else min(whole, taken_in),
             peak_flop_per_s={d: r * compute for d, r in self.peak_flop_per_s.items()},
             fp32_matrix_flop_per_s=_part_of(self.fp32_matrix_flop_per_s, compute),
             profiles=(),
             parent=self,
             share_percent=percent,
         )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.compute_units} units, {format_capacity(self.memory_bytes)})"

@@ -74,6 +74,9 @@ class Node:
     repeats: int = 1
     origin: str = ""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.op_type, self.outputs))
+
 
 # Runtimes hold a dimension in 32 bits (TensorRT: nvinfer1::Dims).
 LARGEST_DIMENSION = 2**31 - 1
@@ -200,6 +203,9 @@ class Graph:
                 batch_axes={**self.binding.batch_axes, **(batch_axes or {})},
             )
         )
+
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.nodes), self.batch_size))
 
     def with_notes(self, notes: tuple[Note, ...]) -> "Graph":
         """Return the graph with its notes replaced."""

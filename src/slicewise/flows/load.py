@@ -34,7 +34,14 @@ def load(
     (176, 25557032, (8, 3, 224, 224))
     """
     batch_size = None if batch is None else _positive("batch", batch)
-    shapes = {name: tuple(shape) for name, shape in (inputs or {}).items()}
+    for what, given in (("dims", dims), ("inputs", inputs), ("batch_axes", batch_axes)):
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(
+                f"{what} {given!r} is a {type(given).__name__}; give a mapping by name"
+            )
+        if any(not isinstance(name, str) for name in given or ()):
+            raise UsageError(f"{what} {dict(given or {})!r}: names are strings")
+    shapes = {name: _shape(name, shape) for name, shape in (inputs or {}).items()}
     if isinstance(model, Graph):
         if not dims and not shapes and not batch_axes and batch_size in (None, model.batch_size):
             return model
@@ -49,6 +56,14 @@ def load(
 
     binding = Binding(batch_size, dict(dims or {}), shapes, dict(batch_axes or {}), optional_dims)
     return _base.load(fspath(model), binding)
+
+
+def _shape(name: str, shape: object) -> tuple[int, ...]:
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise UsageError(
+            f"shape {shape!r} of input {name!r} is no sequence of sizes; give (1, 3, 224, 224)"
+        )
+    return tuple(shape)
 
 
 def _positive(what: str, value: SupportsIndex) -> int:

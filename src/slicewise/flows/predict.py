@@ -77,6 +77,7 @@ def predict_many(
     [(1, 't4'), (1, 'l4'), (8, 't4'), (8, 'l4')]
     """
     asked = options or PredictOptions()
+    _check_types(models, devices, batches, asked)
     if not models or not devices or not batches:
         raise UsageError("predict needs at least one model, one device and one batch")
     from slicewise.predict.runtimes import runtime_named
@@ -104,6 +105,18 @@ def predict_many(
     if asked.strict:
         _refuse_notes(predictions)
     return PredictionSet(tuple(infos), tuple(predictions))
+
+
+def _check_types(
+    models: object, devices: object, batches: object, options: PredictOptions
+) -> None:
+    """Raise `UsageError` for what a type checker would refuse, before it fails somewhere deep."""
+    for name, value in (("models", models), ("devices", devices), ("batches", batches)):
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise UsageError(f"{name} {value!r} is a {type(value).__name__}; give a list of them")
+    for name, value in (("runtime", options.runtime), ("precision", options.precision)):
+        if not isinstance(value, str) and (name, value) != ("precision", None):
+            raise UsageError(f"{name} {value!r} is a {type(value).__name__}; give its name")
 
 
 def _predict_model(

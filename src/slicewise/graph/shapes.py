@@ -16,7 +16,7 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.graph.shape.batch import Mender, apply_insertions
 from slicewise.graph.shape.bodies import ENTER
 from slicewise.graph.shape.facts import Fact, core_dtype, show, type_fact
-from slicewise.graph.shape.prepare import opsets_of, prepare, with_batch
+from slicewise.graph.shape.prepare import has_huge_range, opsets_of, prepare, with_batch
 from slicewise.graph.shape.reshape import Batch
 from slicewise.graph.shape.search import Choices, Mixed
 from slicewise.graph.shape.walk import Scope, Walk, graph_inputs
@@ -148,8 +148,9 @@ def _walk(
 
 def _ask_onnx(model: onnx.ModelProto, notes: list[Note]) -> dict[str, Fact]:
     """Return what onnx infers for the main graph; nothing, with a Note, where it gives up."""
+    data_prop = not has_huge_range(model.graph)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=False)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop, strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as err:
         reason = str(err).strip().partition("\n")[0]
     except (ValueError, TypeError, RuntimeError, MemoryError) as err:

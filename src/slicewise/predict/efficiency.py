@@ -99,7 +99,7 @@ SPLIT_MIN_DEPTH = 128
 
 # Matrix units take rows of 16 bytes, 8 elements of 16 bits; other lengths are padded to them.
 ROW = 8
-# A tensor stays in the cache if it and its neighbours fill no more than this part of it.
+# So much of the cache holds the tensors of one kernel; its neighbours' take the rest.
 CACHE_USABLE = 0.5
 
 

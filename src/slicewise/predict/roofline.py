@@ -254,8 +254,10 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
     )
     weights = np.array([node.work.weight_bytes for node in nodes], dtype=np.float64)
     bandwidth = device.memory_bandwidth_bytes_per_s
-    cached = activation <= device.cache_bytes * efficiency.CACHE_USABLE
-    speed = np.where(cached, efficiency.RULES[device.kind].cache_speedup, 1.0)
+    rules = efficiency.RULES[device.kind]
+    # What fits into the cache moves faster, whatever the rest does: no cliff where it overflows.
+    held = np.minimum(activation, device.cache_bytes * efficiency.CACHE_USABLE)
+    from_memory = activation - held * (1 - 1 / rules.cache_speedup)
     return UnitCosts(
         kinds=tuple(node.kind for node in nodes),
         steps=np.array([node.steps for node in nodes], dtype=np.float64),
@@ -264,7 +266,7 @@ def unit_costs(nodes: Sequence[NodeWork], device: Device) -> tuple[UnitCosts, li
         vector_s=(flops - 2 * macs) / vector,
         direct_s=flops / np.minimum(rates, vector),
         activation_s=activation / bandwidth,
-        cached_s=activation / (bandwidth * speed),
+        cached_s=from_memory / bandwidth,
         weight_s=weights / bandwidth,
         passes=np.array([_passes(node) for node in nodes], dtype=np.float64),
     ), notes
@@ -290,15 +292,21 @@ def row_times(
     direct_part = np.array([row.memory for row in rows]) * together
     direct_memory = (costs.cached_s + costs.weight_s) * costs.passes / direct_part
     direct = np.maximum(direct_compute, direct_memory) < np.maximum(padded, memory)
-    compute = np.where(direct, direct_compute, compute)
-    padded = np.where(direct, direct_compute, padded)
-    memory = np.where(direct, direct_memory, memory)
     convolution = np.array([kind is Kind.CONV for kind in costs.kinds], dtype=bool)
+    padded = np.where(direct, direct_compute, padded)
+    # What a full device would take: a depthwise convolution stays on its path; a product with few
+    # rows takes the better of both, so that neither figure falls as rows are added.
+    stays = direct & convolution
+    floor_compute = np.where(convolution, compute, np.minimum(compute, direct_compute))
+    floor_memory = np.where(convolution, memory, np.minimum(memory, direct_memory))
+    compute = np.where(stays, direct_compute, floor_compute)
+    busy_memory = np.where(direct, direct_memory, memory)
+    memory = np.where(stays, direct_memory, floor_memory)
     saturated_direct = np.maximum(direct_compute, costs.activation_s / direct_part)
     saturated = np.where(convolution, np.minimum(saturated, saturated_direct), saturated)
 
     fill_s = rules.kernel_s + rules.kernel_per_unit_s * device.compute_units
-    kernel = np.maximum(padded, memory) + fill_s + (costs.steps - 1) * rules.step_s
+    kernel = np.maximum(padded, busy_memory) + fill_s + (costs.steps - 1) * rules.step_s
     busy = np.array([_part_left(kind, runtime) for kind in costs.kinds])
     return RowTimes(
         node_s=busy * np.maximum(kernel, device.launch_s * runtime.launch_factor),

@@ -7,6 +7,7 @@ done so. Must not touch the model it is given.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import onnx
 
@@ -15,6 +16,8 @@ from slicewise.core.notes import Note
 from slicewise.graph.check import bodies_of, tidy
 from slicewise.graph.shape.facts import Fact, label_of, type_fact
 from slicewise.graph.shape.reshape import Batch
+
+RANGE_LIMIT = 10**6
 
 
 def prepare(
@@ -175,3 +178,39 @@ def _strip(graph: onnx.GraphProto, *, is_body: bool) -> None:
     for value in (*graph.output, *(graph.input if is_body else ())):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
+
+
+def has_huge_range(graph: onnx.GraphProto) -> bool:
+    """True if a Range of constants has more than RANGE_LIMIT elements.
+
+    onnx's data propagation writes such a range out, eight bytes an element, and takes the machine
+    down; our own rules count its elements only.
+    """
+    for inner in _graphs_of(graph):
+        ranges = [node for node in inner.node if node.op_type == "Range"]
+        if not ranges:
+            continue
+        numbers = {tensor.name: _number(tensor) for tensor in inner.initializer}
+        for node in inner.node:
+            if node.op_type == "Constant":
+                numbers.update((node.output[0], _attribute_number(a)) for a in node.attribute)
+        bounds = (numbers.get(name, 0.0) for node in ranges for name in node.input[:2])
+        if any(abs(bound) > RANGE_LIMIT for bound in bounds):
+            return True
+    return False
+
+
+def _attribute_number(attribute: onnx.AttributeProto) -> float:
+    if attribute.name == "value":
+        return _number(attribute.t)
+    return float(attribute.i or attribute.f)
+
+
+def _number(tensor: onnx.TensorProto) -> float:
+    """Return the value of a scalar constant, 0 where it has none."""
+    if not tensor.data_type or prod(tensor.dims) != 1:
+        return 0.0
+    try:
+        return float(onnx.numpy_helper.to_array(tensor).reshape(()))
+    except (ValueError, TypeError):
+        return 0.0  # its bytes are not in the file
