@@ -30,14 +30,14 @@ class Tile:
 
 
 GPU_EFFICIENCY = {
-    Kind.CONV: Efficiency(0.75, 0.66),
+    Kind.CONV: Efficiency(0.75, 0.57),
     Kind.MATMUL: Efficiency(0.96, 0.52),
     Kind.ATTENTION: Efficiency(1.00, 0.95),
     Kind.RECURRENT: Efficiency(0.40, 0.60),
     Kind.NORM: Efficiency(0.50, 0.95),
     Kind.SOFTMAX: Efficiency(0.50, 0.15),
-    Kind.POOL: Efficiency(0.40, 0.21),
-    Kind.REDUCTION: Efficiency(0.40, 0.54),
+    Kind.POOL: Efficiency(0.40, 0.22),
+    Kind.REDUCTION: Efficiency(0.40, 0.52),
     Kind.ELEMENTWISE: Efficiency(0.50, 0.95),
     Kind.MOVEMENT: Efficiency(0.50, 0.95),
     Kind.SORT: Efficiency(0.10, 0.20),
@@ -140,7 +140,7 @@ RULES: Mapping[str, Rules] = {
         GPU_EFFICIENCY,
         GPU_TILES,
         {Kind.CONV: Efficiency(0.05, 0.95), Kind.MATMUL: _MATRIX_VECTOR},
-        kernel_s=1.2e-6,
+        kernel_s=1.1e-6,
         step_s=5e-6,
     ),
     # Loss: onnxruntime reaches 0.8 to 0.9 of the peak on two cores, open rows 0.3 to 0.4 on 14.

@@ -141,7 +141,8 @@ def _check(device: Device, precision: Precision, runtime: Runtime) -> None:
     if device.parent is not None:
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
-    if runtime.nvidia_only and (device.kind, device.vendor) != ("gpu", "NVIDIA"):
+    is_other = device.kind != "gpu" or device.vendor not in ("NVIDIA", "")
+    if runtime.nvidia_only and is_other:
         raise DeviceError(
             f"{runtime.name} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
         )

@@ -43,12 +43,12 @@ class Runtime:
 # (use_tf32) and of TensorRT's builder.
 # Memory: our estimate of CUDA context plus loaded libraries; not yet calibrated by measurement.
 _COMPILED = {
-    Kind.ELEMENTWISE: 0.32,
-    Kind.NORM: 0.58,
-    Kind.MOVEMENT: 0.19,
-    Kind.SOFTMAX: 0.27,
+    Kind.ELEMENTWISE: 0.36,
+    Kind.NORM: 0.51,
+    Kind.MOVEMENT: 0.21,
+    Kind.SOFTMAX: 0.25,
 }
-_TENSORRT = {Kind.ELEMENTWISE: 0.42, Kind.NORM: 0.25, Kind.SOFTMAX: 0.39}
+_TENSORRT = {Kind.ELEMENTWISE: 0.45, Kind.NORM: 0.23, Kind.SOFTMAX: 0.46}
 _ONNXRUNTIME = {Kind.ELEMENTWISE: 0.5, Kind.NORM: 0.6, Kind.SOFTMAX: 0.5}
 RUNTIMES = {
     runtime.name: runtime
