@@ -25,7 +25,7 @@ from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.hardware.catalogue import find_device
 from slicewise.predict import efficiency
-from slicewise.predict.roofline import flatten, unit_costs
+from slicewise.predict.kernels import flatten, unit_costs
 from slicewise.predict.runtimes import RUNTIMES
 
 Array = NDArray[np.float64]
@@ -151,7 +151,7 @@ def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
 
 
 def predict_s(sample: Sample, flat: Parameters) -> Array:
-    """Return seconds of every row; the same formula as `predict.roofline.row_times`."""
+    """Return seconds of every row; the same formula as `predict.kernels.row_times`."""
     column = sample.columns
     together = (1 / (1 + flat["parallel_loss"] * (sample.units - 1)))[sample.row]
     compute_part = np.array([flat.get(f"{kind} compute", 1.0) for kind in KINDS])[sample.kind]
