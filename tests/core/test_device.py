@@ -58,9 +58,7 @@ def test_a_share_that_is_none_is_refused(percent: float) -> None:
 
 
 def test_an_unknown_profile_lists_those_of_the_card() -> None:
-    with pytest.raises(
-        DeviceError, match=r"no slice profile '1g.5gb'; it has 1g.10gb"
-    ):
+    with pytest.raises(DeviceError, match=r"no slice profile '1g.5gb'; it has 1g.10gb"):
         tiny_gpu().slice("1g.5gb")
 
 

@@ -37,7 +37,7 @@ ERROR_BANDS: Mapping[tuple[str, str, str], ErrorBand] = {
     ("gpu", "torch-eager", "small"): ErrorBand(0.69, 2.76, 59, 8),
 }
 # The efficiencies were fitted on these very rows. With the row's family held out the error grows
-# from 18 to 22 % in the median (benchmarks/results/fit_efficiency_gpu.md), so that for families
+# from 18 to 21 % in the median (benchmarks/results/fit_efficiency_gpu.md), so that for families
 # never seen the logarithms of the quantiles are stretched by as much.
 UNSEEN_STRETCH = 1.2
 # A runtime that no open row covers borrows the widest band of its kind of device and load,
