@@ -737,7 +737,7 @@ def test_the_notes_on_an_unknown_operator_of_unknown_shape_do_not_contradict() -
 
 def test_a_contradiction_behind_a_guessed_shape_is_a_note_not_an_error() -> None:
     graph = single("MatMul", [(2, 3), (4, 5)], (2, 5))
-    guessed = graph.with_notes((Note("shape-guessed", "a guess", "magic_0"),))
+    guessed = replace(graph, notes=(Note("shape-guessed", "a guess", "magic_0"),))
     work = count_work(guessed)
     assert [note.code for note in work.notes] == ["work-incomplete"]
     assert work.total == Work(read_bytes=4 * 26, write_bytes=40)

@@ -33,8 +33,11 @@ class TestRoofline(PredictorLaws):
         graph, work = as_graph(nodes)
         device = tiny_gpu()
         made = predict_roofline(graph, work, device, precision=PRECISIONS["fp32"], runtime=runtime)
+        # A runtime that fuses launches a part of the kernels; the host's own time is no launch.
+        launched = sum(RUNTIMES[runtime].left.get(node.kind, 1.0) for node in nodes)
         launch_ms = device.launch_s * RUNTIMES[runtime].launch_factor * 1e3
-        assert made.latency_ms.value >= len(nodes) * launch_ms * (1 - 1e-9)
+        busy_ms = made.latency_ms.value - made.host_ms
+        assert busy_ms >= launched * launch_ms * (1 - 1e-6)
 
     @given(works)
     @settings(deadline=None)

@@ -207,10 +207,6 @@ class Graph:
     def __hash__(self) -> int:
         return hash((self.name, len(self.nodes), self.batch_size))
 
-    def with_notes(self, notes: tuple[Note, ...]) -> "Graph":
-        """Return the graph with its notes replaced."""
-        return replace(self, notes=notes)
-
 
 def reads_of(node: Node) -> Iterator[str]:
     """Yield the tensors a node reads, those captured by its bodies included."""
