@@ -97,6 +97,7 @@ def test_binding_again_needs_a_source_and_keeps_earlier_bindings() -> None:
 
     class Recorder:
         location = "somewhere"
+        runtime = "onnxruntime"
 
         def bind(self, binding: Binding) -> Graph:
             asked.append(binding)

@@ -162,7 +162,7 @@ def test_every_device_of_the_catalogue_predicts_in_every_precision_it_has(light:
     [
         ({"device": 4}, "device 4 is a int"),
         ({"precision": 5}, "precision 5 is a int"),
-        ({"runtime": None}, "runtime None is a NoneType"),
+        ({"runtime": 7}, "runtime 7 is a int"),
         ({"dims": "x"}, "dims 'x' is a str"),
         ({"dims": {1: 2}}, "names are strings"),
         ({"inputs": {"": "1x3x224x224"}}, "no sequence of sizes"),

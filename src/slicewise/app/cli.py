@@ -47,7 +47,11 @@ PrecisionOption = Annotated[
     ),
 ]
 RuntimeOption = Annotated[
-    str, typer.Option(help="torch-eager, torch-compile, onnxruntime or tensorrt.")
+    str | None,
+    typer.Option(
+        help="torch-eager, torch-compile, onnxruntime or tensorrt. Default: onnxruntime for ONNX"
+        " models, torch-eager for PyTorch."
+    ),
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -102,7 +106,7 @@ def predict(
     device: Devices = None,
     batch: Batches = None,
     precision: PrecisionOption = None,
-    runtime: RuntimeOption = "onnxruntime",
+    runtime: RuntimeOption = None,
     inputs: Inputs = None,
     dim: Dims = None,
     batch_axis: BatchAxes = None,

@@ -86,6 +86,20 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a runtime launches at once: one node, or several that it fuses.
+
+    `nodes` are indices into the nodes of the same graph or body, in order; every node that does
+    not launch a kernel of its own belongs to one, or to none where nothing runs for it (a view).
+    `work` is that of the whole kernel: results that only the kernel itself reads move no bytes.
+    It has the name, operator, kind and contraction of the node that the others are fused to.
+    """
+
+    nodes: tuple[int, ...]
+    work: "NodeWork"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeWork:
     """Work of one node of a graph and what a predictor needs to price it.
 
@@ -93,7 +107,7 @@ class NodeWork:
     run of it: those of `Node.bodies[body_index]`, and for an operator that runs several bodies
     those of the next ones behind. `dtype` is the type the arithmetic is done in. `contraction` is
     set for conv, matmul, attention, recurrent. `steps` are dependent launches inside the node
-    (recurrence over a sequence).
+    (recurrence over a sequence). `kernels` are those of `body`, as `GraphWork.kernels`.
     """
 
     name: str
@@ -106,6 +120,7 @@ class NodeWork:
     body: "tuple[NodeWork, ...]" = ()
     repeats: int = 1
     body_index: int = 0
+    kernels: tuple[Kernel, ...] | None = None
 
     def by_body(self, sizes: Sequence[int]) -> "tuple[tuple[NodeWork, ...] | None, ...]":
         """Return the part of `body` that belongs to each body of the node.
@@ -125,11 +140,16 @@ class NodeWork:
 
 @dataclass(frozen=True, slots=True)
 class GraphWork:
-    """Work of every node of a graph, index by index, and what counting had to note."""
+    """Work of every node of a graph, index by index, and what counting had to note.
+
+    `kernels` are what a runtime launches for it, in order (`graph/launch.py`); None before a
+    runtime is chosen: then each node is a kernel of its own. `total` never depends on them.
+    """
 
     nodes: tuple[NodeWork, ...]
     total: Work
     notes: tuple[Note, ...] = ()
+    kernels: tuple[Kernel, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +182,8 @@ class NodeEstimate:
     `latency_ms` is its part of the whole. `compute_ms` and `memory_ms` are what its arithmetic and
     its bytes alone would take with every compute unit busy, at the efficiency of its kind.
     `limit` names what binds it: compute, memory, waves (arithmetic, but on too few units or
-    padded tiles), launch, or none for a view.
+    padded tiles), launch, or none for a view. Nodes with the same `kernel` are launched as one, -1
+    is a node that launches nothing. `alive_bytes` are the activations alive while it runs.
     """
 
     name: str
@@ -174,6 +195,8 @@ class NodeEstimate:
     limit: str
     flops: int
     moved_bytes: int
+    kernel: int = -1
+    alive_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

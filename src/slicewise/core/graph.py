@@ -61,7 +61,10 @@ class Node:
     """One operator. An omitted optional input is the empty string.
 
     `domain` is '' for ai.onnx. `bodies` are the sub-graphs of If, Loop and Scan, `repeats` how
-    often a body runs for one run of the node. `origin` points into the source model.
+    often a body runs for one run of the node. `origin` points into the source model: a node of the
+    file, or the path of the module. `storage_of` says where the source tells it: the name of the
+    input whose storage the outputs share (a view, or an operator in place), '' where they own
+    theirs; None where the source does not tell, and the kind of the operator decides.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Node:
     bodies: "tuple[Graph, ...]" = ()
     repeats: int = 1
     origin: str = ""
+    storage_of: str | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.op_type, self.outputs))
@@ -106,6 +110,10 @@ class Source(Protocol):
     def location(self) -> str:
         """Path or zoo name, as the user gave it."""
 
+    @property
+    def runtime(self) -> str:
+        """The runtime that models from here run on unless the user names one."""
+
     def bind(self, binding: Binding) -> "Graph":
         """Return the graph with every dimension bound; `ModelError` if some stay free."""
 
@@ -115,7 +123,9 @@ class Graph:
     """Nodes in topological order, each tensor by name, and which tensors are constant.
 
     `batch_axes` gives the axis that is the batch, from 0, for each input that has one. `binding`
-    holds what of the user's figures this model has.
+    holds what of the user's figures this model has. `held_to` names for a tensor the last node
+    during whose run an eager program still refers to it, where that is later than its last reader:
+    what a module was called with lives until the call returns.
     """
 
     name: str
@@ -127,6 +137,7 @@ class Graph:
     batch_size: int = 1
     batch_axes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    held_to: Mapping[str, str] = field(default_factory=dict, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
     binding: Binding = field(default_factory=Binding, compare=False, repr=False)
 

@@ -15,15 +15,17 @@ from slicewise.core.precision import Precision
 from slicewise.flows.load import ModelLike, load
 
 DeviceLike = str | Device
+# Of a graph that has no source to ask.
 DEFAULT_RUNTIME = "onnxruntime"
 
 
 @dataclass(frozen=True, slots=True)
 class PredictOptions:
-    """What all predictions of one call share. `precision` None is the model's own."""
+    """What all predictions of one call share. `precision` None is the model's own, `runtime` None
+    the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch."""
 
     precision: str | None = None
-    runtime: str = DEFAULT_RUNTIME
+    runtime: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
@@ -36,7 +38,7 @@ def predict(
     device: DeviceLike | None = None,
     batch: SupportsIndex | None = None,
     precision: str | None = None,
-    runtime: str = DEFAULT_RUNTIME,
+    runtime: str | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     batch_axes: Mapping[str, int | None] | None = None,
@@ -82,7 +84,8 @@ def predict_many(
         raise UsageError("predict needs at least one model, one device and one batch")
     from slicewise.predict.runtimes import runtime_named
 
-    runtime_named(asked.runtime)
+    if asked.runtime is not None:
+        runtime_named(asked.runtime)
     if asked.precision is not None:
         Precision.named(asked.precision)
     targets = [_device(device) for device in devices]
@@ -115,7 +118,7 @@ def _check_types(
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise UsageError(f"{name} {value!r} is a {type(value).__name__}; give a list of them")
     for name, value in (("runtime", options.runtime), ("precision", options.precision)):
-        if not isinstance(value, str) and (name, value) != ("precision", None):
+        if not isinstance(value, str | None):
             raise UsageError(f"{name} {value!r} is a {type(value).__name__}; give its name")
 
 
@@ -154,12 +157,16 @@ def _predict_graph(
     graph: Graph, targets: Sequence[Device], options: PredictOptions
 ) -> list[Prediction]:
     """Predict one bound graph on every target; a part goes through its whole device once."""
+    from slicewise.graph.launch import launch
     from slicewise.graph.precision import cast, own_precision
     from slicewise.graph.work import count_work
     from slicewise.predict._base import load_predictor
     from slicewise.predict.slice import scale
 
     predictor = load_predictor("roofline")
+    runtime = options.runtime or (
+        DEFAULT_RUNTIME if graph.source is None else graph.source.runtime
+    )
     own = own_precision(graph)
     asked = None if options.precision is None else Precision.named(options.precision)
     cards: list[Device] = []
@@ -171,9 +178,10 @@ def _predict_graph(
     for precision in dict.fromkeys(precision for precision, _ in chosen):
         ready = graph if precision == own else cast(graph, precision)
         work = count_work(ready, compute=None if precision == own else precision.compute)
+        work = launch(ready, work, runtime=runtime)
         its = [i for i, (its_own, _) in enumerate(chosen) if its_own == precision]
         made = predictor(
-            ready, work, [cards[i] for i in its], precision=precision, runtime=options.runtime
+            ready, work, [cards[i] for i in its], precision=precision, runtime=runtime
         )
         for i, each in zip(its, made, strict=True):
             on_cards[i] = replace(each, notes=unique_notes((*each.notes, *chosen[i][1])))

@@ -27,6 +27,7 @@ class OnnxSource:
     """An ONNX file as a source of graphs; holds the path alone, so that it can be pickled."""
 
     location: str
+    runtime: str = "onnxruntime"
 
     def bind(self, binding: Binding) -> Graph:
         """Return the graph with every dimension bound; `ModelError` if some stay free."""
