@@ -15,11 +15,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(STAMP)
 
-# The main job on a real model: the ResNet-50 that the onnx package ships.
+# The main job on real models: the ResNet-50 that the onnx package ships, and one of timm's by name.
 demo: $(STAMP)
 	@model=$$($(BIN)/python -c 'import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/light/light_resnet50.onnx"))') && \
 	set -x && $(BIN)/slicewise predict "$$model" --batch 1,8 \
-	  --device a100-sxm4-80gb,a100-sxm4-80gb/1g.10gb,a100-sxm4-80gb/3g.40gb,h100-sxm5-80gb,cpu
+	  --device a100-sxm4-80gb,a100-sxm4-80gb/1g.10gb,a100-sxm4-80gb/3g.40gb,h100-sxm5-80gb,cpu && \
+	$(BIN)/slicewise predict timm:vit_base_patch16_224 --batch 1,32 --precision fp16 \
+	  --device a100-sxm4-80gb,h100-sxm5-80gb
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto -m 'not slow and not gpu'
@@ -54,6 +56,9 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.start_up
 	$(BIN)/python -m benchmarks.slice_rule
 	$(BIN)/python -m benchmarks.roofline_error
+	$(BIN)/python -m benchmarks.zoo_coverage
+	$(BIN)/python -m benchmarks.torch_load
+	$(BIN)/python -m benchmarks.onnx_vs_export
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

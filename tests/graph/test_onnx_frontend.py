@@ -715,7 +715,7 @@ def test_a_missing_file_is_answered_with_its_neighbours(tmp_path: Path) -> None:
 
 
 def test_folders_are_answered_with_what_is_inside(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"a folder without \.onnx files"):
+    with pytest.raises(ModelError, match=r"a folder without \.onnx or \.pt2 files"):
         load(str(tmp_path), Binding())
     tiny.save(tiny.small_cnn(), tmp_path / "inner.onnx")
     with pytest.raises(ModelError, match=r"give one file of it, such as .*inner\.onnx"):
@@ -725,11 +725,11 @@ def test_folders_are_answered_with_what_is_inside(tmp_path: Path) -> None:
         load(str(tmp_path), Binding())
 
 
-@pytest.mark.parametrize("name", ["model.pt2", "net.pth", "m.keras", "m.pdmodel", "m.mlir", "m.x"])
-def test_other_formats_are_named_with_the_way_to_onnx(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["net.pth", "m.keras", "m.pdmodel", "m.mlir", "m.x"])
+def test_other_formats_are_named_with_the_way_to_go_on(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"something else")
-    with pytest.raises(ModelError, match=r"only ONNX models can be read today; \w"):
+    with pytest.raises(ModelError, match=r"PyTorch programs and zoo names can be read; \w"):
         load(str(path), Binding())
 
 
@@ -738,10 +738,9 @@ def test_a_model_under_another_name_is_known_by_its_content(tmp_path: Path) -> N
         assert load(tiny.save(tiny.small_cnn(), tmp_path / name), Binding()).parameters == 322
 
 
-@pytest.mark.parametrize("name", ["timm:resnet50", "torchvision:vgg16", "keras:ResNet50"])
-def test_zoo_names_say_what_to_do_instead(name: str) -> None:
-    with pytest.raises(UsageError, match=r"name in a zoo.*torch\.onnx\.export"):
-        load(name, Binding())
+def test_zoos_that_cannot_be_read_say_what_to_do_instead() -> None:
+    with pytest.raises(ModelError, match=r"zoo keras, which cannot be read yet.*tf2onnx"):
+        load("keras:ResNet50", Binding())
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b"])
@@ -751,6 +750,8 @@ def test_what_is_no_path_is_a_usage_error(name: str) -> None:
 
 
 def test_the_table_of_front_ends_loads() -> None:
-    assert list(FRONTENDS) == ["onnx"]
+    assert list(FRONTENDS) == ["onnx", "pt2", "zoo"]
+    for name in FRONTENDS:
+        assert callable(FRONTENDS.load(name))
     assert FRONTENDS.load("onnx") is read_graph
     assert _base.format_of(str(LIGHT / "light_vgg19.onnx")) == "onnx"

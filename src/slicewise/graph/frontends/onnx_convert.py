@@ -10,7 +10,7 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType
 from slicewise.graph.bind import Bound
 from slicewise.graph.frontends.onnx_fold import Scope, body_key, fold, named_bodies
-from slicewise.graph.frontends.onnx_roles import Judged, judge_constants
+from slicewise.graph.frontends.onnx_roles import Judged, declared_roles, judge_constants
 from slicewise.graph.shapes import Shapes
 
 _UNKNOWN = Tensor(None, DType.UNKNOWN)
@@ -31,7 +31,8 @@ def convert(
     reads is found there; captured constants are in the outer graph's `constants` only.
     """
     scope = fold(shapes.model.graph, shapes)
-    graph = _graph(scope, shapes, judge_constants(scope), name=PurePath(source.location).stem)
+    judged = judge_constants(scope, declared_roles(bound.model.graph))
+    graph = _graph(scope, shapes, judged, name=PurePath(source.location).stem)
     return Graph(
         name=graph.name,
         nodes=graph.nodes,

@@ -1,6 +1,7 @@
 """Says what each constant of a folded ONNX model is: parameter, buffer or data, counted once.
 
-Decided by the slots that read it (`ops.role_of_slot`). A weight that several constants were made
+Decided by what the file declares (`declared_roles`), else by the slots that read it
+(`ops.role_of_slot`). A weight that several constants were made
 from is counted with the first of them, in full, whatever was picked out of it.
 """
 
@@ -37,8 +38,34 @@ class _Reading:
     is_placeholder: bool = False
 
 
-def judge_constants(main: Scope) -> Mapping[str, Judged]:
-    """Return every constant that something reads, by its key (`Known.key`)."""
+# Where torch.onnx.export (dynamo=True) keeps what torch.export knows of a weight, and its words
+# (torch.export.graph_signature.InputKind). Buffers are masks and tables; those that are running
+# statistics are known by the slot that reads them.
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_ROLE_OF_KIND = {"PARAMETER": Role.PARAMETER, "BUFFER": Role.DATA, "CONSTANT_TENSOR": Role.DATA}
+
+
+def declared_roles(graph: onnx.GraphProto) -> Mapping[str, Role]:
+    """Return the roles that the file itself gives to weights, by name; empty for most files."""
+    return {
+        value.name: _ROLE_OF_KIND[entry.value]
+        for value in graph.value_info
+        for entry in value.metadata_props
+        if entry.key == _KIND and entry.value in _ROLE_OF_KIND
+    }
+
+
+def judge_constants(
+    main: Scope, declared: Mapping[str, Role] | None = None
+) -> Mapping[str, Judged]:
+    """Return every constant that something reads, by its key (`Known.key`).
+
+    Where weights are declared, what is declared a parameter counts, whatever its size, and nothing
+    else does: neither masks that an Add reads nor literals of the program.
+    """
+    declared = {
+        main.known[name].key: role for name, role in (declared or {}).items() if name in main.known
+    }
     readings: dict[str, list[_Reading]] = {}
     for reading in _readings(main):
         readings.setdefault(reading.known.key, []).append(reading)
@@ -51,9 +78,11 @@ def judge_constants(main: Scope) -> Mapping[str, Judged]:
         known = reads[0].known
         tensor = _unpacked(known.tensor, reads)
         role = _role(known, reads)
+        if declared:
+            role = _declared_role(known, role, declared)
         trainable = None
         if role is Role.PARAMETER:
-            counted = _counted_roots(known, sizes)
+            counted = _counted_roots(known, sizes, declared)
             role = role if counted else Role.DATA
             if key not in counted or key in claimed:
                 trainable = sum(sizes[root] for root in counted if root not in claimed)
@@ -63,11 +92,23 @@ def judge_constants(main: Scope) -> Mapping[str, Judged]:
     return judged
 
 
-def _counted_roots(known: Known, sizes: Mapping[str, int]) -> set[str]:
-    """Return the weights that count: those of more than one element, or all if none has more.
+def _declared_role(known: Known, by_slot: Role, declared: Mapping[str, Role]) -> Role:
+    """Return the role of a constant in a file that declares its weights."""
+    carries_data = by_slot is Role.PARAMETER or known.tensor.dtype.is_float
+    if carries_data and any(declared.get(root) is Role.PARAMETER for root in known.roots):
+        return Role.PARAMETER
+    return Role.BUFFER if by_slot is Role.BUFFER else Role.DATA
 
-    A scale that a weight is multiplied with is not a weight.
+
+def _counted_roots(
+    known: Known, sizes: Mapping[str, int], declared: Mapping[str, Role]
+) -> set[str]:
+    """Return the weights that count: those declared, else those of more than one element.
+
+    All if none has more. A scale that a weight is multiplied with is not a weight.
     """
+    if declared:
+        return {root for root in known.roots if declared.get(root) is Role.PARAMETER}
     return {root for root in known.roots if sizes[root] > 1} or set(known.roots)
 
 

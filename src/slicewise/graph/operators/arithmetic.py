@@ -10,7 +10,7 @@ inference 2 (its statistics fold into a scale and a shift). Copies and conversio
 import math
 
 from slicewise.core.graph import Tensor
-from slicewise.graph.operators.contraction import parse_equation, sequence_of
+from slicewise.graph.operators.contraction import layer_weights, parse_equation, sequence_of
 from slicewise.graph.operators.row import Flops, Seen
 
 # element-wise functions by op_type, reused for the activations fused into other operators
@@ -245,6 +245,9 @@ def cells(gates: int, each: int) -> Flops:
 
     def flops(seen: Seen) -> int:
         steps, batch = sequence_of(seen)
+        if len(seen.shape(1)) == 2:  # PyTorch's layers; their biases are taken to be there
+            units = sum(shape[0] // gates for shape in layer_weights(seen)[::2])
+            return steps * batch * units * (each + 3 * gates)
         weights = seen.tensor(2)
         directions = weights.shape[0] if weights.shape else 0
         hidden = math.isqrt(weights.elements // (directions * gates)) if directions else 0

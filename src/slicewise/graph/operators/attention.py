@@ -88,19 +88,29 @@ def _split(width: int, heads: int) -> int:
 
 
 def onnx_attention(seen: Seen) -> Heads:
-    """Read ai.onnx Attention and FlexAttention: 4-D [B, H, S, D], or 3-D [B, S, H D]."""
+    """Read ai.onnx Attention and FlexAttention: 4-D [B, H, S, D], or 3-D [B, S, H D].
+
+    PyTorch's has more axes in front, [B, windows, H, S, D], or none but [S, D].
+    """
     query, key, value = seen.shape(0), seen.shape(1), seen.shape(2)
+    if len(query) > 4:
+        query, key, value = _folded(query), _folded(key), _folded(value)
     heads = query[1] if len(query) == 4 else seen.integer("q_num_heads", 0)
     kv_heads = key[1] if len(key) == 4 else seen.integer("kv_num_heads", heads)
     past = seen.shape(4)[2] if seen.has(4) else 0
     return Heads(
-        batch=query[0],
+        batch=query[0] if len(query) > 2 else 1,
         heads=heads,
         queries=query[-2],
         keys=_windowed(key[-2] + past, seen),
         size=query[-1] if len(query) == 4 else _split(query[-1], heads),
         value_size=value[-1] if len(value) == 4 else _split(value[-1], kv_heads),
     )
+
+
+def _folded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return four axes: all in front of heads, rows and size are the batch."""
+    return (product(shape[:-3]), *shape[-3:])
 
 
 def projected(weight: int, past: int) -> Reading:

@@ -215,9 +215,12 @@ def recurrent(gates: int) -> Macs:
 
     W [dirs, gates H, I] and R [dirs, gates H, H] are both applied at each of T steps for each of
     B sequences; sequence lengths are not looked at. Seen as T dirs products [B, I+H] x [I+H, gH].
+    PyTorch's weights have two axes, and there are those of all its layers and directions.
     """
 
     def count(seen: Seen) -> Product:
+        if len(seen.shape(1)) == 2:
+            return _layers(seen)
         sequence = seen.shape(0)
         steps, batch = sequence_of(seen)
         inputs, recurrence = seen.tensor(1).elements, seen.tensor(2).elements
@@ -234,8 +237,32 @@ def recurrent(gates: int) -> Macs:
     return count
 
 
+def _layers(seen: Seen) -> Product:
+    """Count all layers of PyTorch's lstm, gru and rnn: W [gates H, I], R [gates H, H] of each.
+
+    Layers depend on one another, step by step; the two directions of a layer do not.
+    """
+    steps, batch = sequence_of(seen)
+    width = sum(math.prod(shape) for shape in layer_weights(seen))
+    wide = layer_weights(seen)[0][0]
+    return Product(
+        steps * batch * width,
+        Contraction(max(1, steps), batch, wide, width // max(1, wide)),
+        max(1, steps * seen.integer("num_layers", 1)),
+    )
+
+
+def layer_weights(seen: Seen) -> list[tuple[int, ...]]:
+    """Return the shapes of the matrices of PyTorch's recurrent layers: W, R, W, R ..."""
+    known = (t.shape for t in seen.reads[1:] if t is not None and t.shape is not None)
+    return [shape for shape in known if len(shape) == 2]
+
+
 def sequence_of(seen: Seen) -> tuple[int, int]:
     """Return (steps, batch) of the sequence that a recurrent node reads, whatever its layout."""
+    shape = seen.shape(0)
+    if len(shape) == 2:  # packed: the steps of all sequences behind one another
+        return shape[0], 1
     first, second, _ = seen.shape(0, rank=3)
     return (second, first) if seen.integer("layout", 0) else (first, second)
 

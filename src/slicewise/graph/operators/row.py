@@ -148,6 +148,19 @@ def nothing(seen: Seen) -> int:
     return 0
 
 
+def unless_in_place(seen: Seen) -> int:
+    """Return the elements of the first input, 0 where the result is written into its storage."""
+    return 0 if seen.node.storage_of else seen.elements(0)
+
+
+def updated(seen: Seen) -> int:
+    """Return the elements that a scatter writes: in place no more than its updates have."""
+    if not seen.node.storage_of:
+        return seen.out_elements
+    given = [tensor.elements for tensor in seen.reads[1:] if tensor is not None]
+    return min(seen.out_elements, max(given, default=seen.out_elements))
+
+
 def as_written(seen: Seen) -> int:
     """Return the elements of the first output: one is read for each that is written."""
     return seen.out_elements

@@ -24,7 +24,16 @@ from slicewise.graph.operators.contraction import (
     matmul,
     recurrent,
 )
-from slicewise.graph.operators.row import Flops, Operator, Slot, all_written, as_written, nothing
+from slicewise.graph.operators.row import (
+    Flops,
+    Operator,
+    Slot,
+    all_written,
+    as_written,
+    nothing,
+    unless_in_place,
+    updated,
+)
 
 QFLOW, WEIGHT, QWEIGHT, PARAM, BUFFER, DATA = (
     Slot.QFLOW, Slot.WEIGHT, Slot.QWEIGHT, Slot.PARAM, Slot.BUFFER, Slot.DATA,
@@ -165,13 +174,15 @@ _MOVEMENT = (
     Operator("CastLike", Kind.MOVEMENT, slots=data_slots(1), reads={1: nothing}),
     *plain("Pad", Kind.MOVEMENT, None, 2),
     *plain("OneHot", Kind.MOVEMENT, None, 1, 2),
-    *plain("Scatter ScatterElements ScatterND", Kind.MOVEMENT),
+    *(Operator(name, Kind.MOVEMENT, reads={0: unless_in_place}, writes={0: updated})
+      for name in ("Scatter", "ScatterElements", "ScatterND")),
     # made for a cache that is updated in place: only the new rows move
     Operator("TensorScatter", Kind.MOVEMENT, slots=data_slots(0), reads={0: nothing},
              writes={0: lambda seen: seen.elements(1)}),
     *plain("Resize Upsample", Kind.MOVEMENT, plus.resize, 1, 2, 3),
     *plain("GridSample", Kind.MOVEMENT, plus.grid_sample, 1),
-    *plain("ConstantOfShape GivenTensorFill", Kind.MOVEMENT),
+    Operator("ConstantOfShape", Kind.MOVEMENT, reads={0: unless_in_place}),
+    *plain("GivenTensorFill", Kind.MOVEMENT),
     Operator("EyeLike", Kind.MOVEMENT, reads={0: nothing}),
     *plain("Range", Kind.MOVEMENT, plus.each_output(2), 0, 1, 2),
     Operator("ConcatFromSequence", Kind.MOVEMENT, reads=_COPIED),

@@ -1,0 +1,37 @@
+"""ATen's convolutions, matrix products, attention and recurrences."""
+
+from slicewise.graph.frontends.aten import attributes as make
+from slicewise.graph.frontends.aten.row import Call, Row, own_rows, rows
+
+_CONV = ("input", "weight", "bias")
+
+
+def _convolution(call: Call) -> str:
+    return "ConvTranspose" if call.given("transposed") else "Conv"
+
+
+ROWS = (
+    *rows("conv1d:Conv conv2d:Conv conv3d:Conv conv_transpose1d:ConvTranspose"
+          " conv_transpose2d:ConvTranspose conv_transpose3d:ConvTranspose",
+          inputs=_CONV, attrs=make.conv),
+    Row("convolution", _convolution, _CONV, make.conv),
+    Row("_convolution", _convolution, _CONV, make.conv),
+    Row("torchvision::deform_conv2d", "DeformConv",
+        ("input", "weight", "offset", "bias", "mask"), make.deform_conv),
+    Row("linear", "Gemm", _CONV, make.fixed(transB=1)),
+    Row("addmm", "Gemm", ("mat1", "mat2", "self")),
+    Row("baddbmm", "Gemm", ("batch1", "batch2", "self")),
+    Row("addmv", "Gemm", ("mat", "vec", "self")),
+    *rows("matmul:MatMul bmm:MatMul mm:MatMul mv:MatMul dot:MatMul inner:MatMul"
+          " linalg_vecdot:MatMul"),
+    Row("einsum", "Einsum", ("tensors",), make.equation),
+    *rows("scaled_dot_product_attention:Attention",
+          inputs=("query", "key", "value", "attn_mask"), attrs=make.attention),
+    *own_rows("_grouped_mm _scaled_mm bilinear cdist _cdist_forward addbmm tensordot"),
+    # what transformers registers for its experts where torch has no grouped product
+    Row("transformers::grouped_mm_fallback", "_grouped_mm", domain="torch.aten"),
+    Row("lstm", "LSTM", ("input", "data", "params", "hx"), make.recurrent),
+    Row("gru", "GRU", ("input", "data", "params", "hx"), make.recurrent),
+    Row("rnn_tanh", "RNN", ("input", "data", "params", "hx"), make.recurrent),
+    Row("rnn_relu", "RNN", ("input", "data", "params", "hx"), make.recurrent),
+)  # fmt: skip

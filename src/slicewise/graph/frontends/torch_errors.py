@@ -1,0 +1,136 @@
+"""Says in one line why torch.export refused a module: what, what was given, what to do.
+
+Only messages are made here; nothing is traced and nothing is guessed about the model.
+"""
+
+import inspect
+import re
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slicewise.core.errors import ModelError
+
+_OFFER = (
+    "export it yourself with torch.export.export(model, inputs, strict=False) on tensors that"
+    " have values, and give the ExportedProgram or its .pt2 file"
+)
+# Parts of messages or names of exceptions that tell a branch, or a size, that depends on values.
+_DEPENDS_ON_DATA = (
+    "GuardOnDataDependentSymNode", "Could not guard on data-dependent", "data-dependent",
+    "cannot be called on meta tensors", "Tensor.item()", "PendingUnbackedSymbolNotFound",
+    "Cannot copy out of meta tensor", "UnbackedSymInt",
+)  # fmt: skip
+_OURS = ("torch_export.py", "torch_errors.py", "torch_lives.py", "torch.py")
+_STDLIB = sysconfig.get_paths()["stdlib"]
+
+
+def export_error(
+    err: BaseException,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    label: str,
+) -> ModelError:
+    """Return the error to raise for what torch.export raised."""
+    text = f"{type(err).__name__}: {err}"
+    if "no fake impl" in text or "register_fake" in text or "UnsupportedOperatorException" in text:
+        return _without_kernel(text, label)
+    if any(word in text for word in _DEPENDS_ON_DATA):
+        return ModelError(
+            f"{label} decides by the values of a tensor{_place(err, text)}: torch.export traces"
+            f" shapes, not values; use torch.cond or torch.where there, or {_OFFER}"
+        )
+    if isinstance(err, TypeError | RuntimeError | ValueError | IndexError):
+        return ModelError(
+            f"{label} cannot be called with {given_text(module, args, kwargs)}:"
+            f" {_last_line(err)}{_place(err, text)}; its forward is"
+            f" forward{_signature(module)}; give example inputs that fit it"
+        )
+    return ModelError(
+        f"{label} cannot be exported: {_last_line(err)}{_place(err, text)}; {_OFFER}"
+    )
+
+
+def _without_kernel(text: str, label: str) -> ModelError:
+    match = re.search(r"\b(\w+)(?:::|\.)(\w+)(?:\.\w+)?\b(?=[^\n]*(?:fake|meta))", text)
+    match = match or re.search(r"(\w+)::(\w+)", text)
+    name = f"{match[1]}::{match[2]}" if match else "a custom operator"
+    return ModelError(
+        f"{label} calls {name}, for which torch knows no shapes; a custom operator needs a fake"
+        f" kernel: register one with @torch.library.register_fake('{name}')"
+    )
+
+
+def _last_line(err: BaseException) -> str:
+    """Return what torch said, in one line: the message up to its first empty line."""
+    text = str(err).strip()
+    paragraph = re.split(r"\n\s*\n", text)[0] if text else type(err).__name__
+    line = " ".join(paragraph.split())
+    if isinstance(err, KeyError | AttributeError | AssertionError | NotImplementedError):
+        line = f"{type(err).__name__}: {line}" if text else line
+    return line[:300].rstrip(".;: ") or type(err).__name__
+
+
+def _place(err: BaseException, text: str) -> str:
+    """Return ' (file:line)' of the innermost line of the model's own code, '' if unknown."""
+    stack = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
+    frames = [(f.filename, str(f.lineno), f.name) for e in _chain(err)
+              for f in traceback.extract_tb(e.__traceback__)]  # fmt: skip
+    for found in (stack, frames):
+        own = [frame for frame in found if not _is_of_torch(frame[0])]
+        called = [frame for frame in own if frame[2] not in ("export", "_export")]
+        if called and not called[-1][0].endswith(_OURS):
+            path, line, function = called[-1]
+            short = "/".join(Path(path).parts[-2:])
+            return f" ({short}:{line}, in {function})"
+    return ""
+
+
+def _chain(err: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    each: BaseException | None = err
+    while each is not None and each not in found:
+        found.append(each)
+        each = each.__cause__ or each.__context__
+    return found
+
+
+def _is_of_torch(path: str) -> bool:
+    parts = Path(path).parts
+    is_stdlib = path.startswith(_STDLIB) and "site-packages" not in parts
+    return "torch" in parts or "<" in path or is_stdlib or path.endswith(_OURS)
+
+
+def given_text(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return example inputs as text: shapes and types of tensors, other values as they are."""
+    parts = [_value_text(value) for value in args]
+    parts += [f"{name}={_value_text(value)}" for name, value in kwargs.items()]
+    return f"inputs ({', '.join(parts)})"
+
+
+def _value_text(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        sizes = "x".join(map(str, value.shape)) or "scalar"
+        return f"{sizes} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value_text, value[:4]))}{', ...' if len(value) > 4 else ''}]"
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _signature(module: Any) -> str:
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return "(...)"
+    parts = []
+    for each in parameters:
+        star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "")
+        default = "" if each.default is each.empty else f"={each.default!r}"
+        parts.append(f"{star}{each.name}{default if len(default) < 20 else '=...'}")
+    shown = parts if len(parts) <= 8 else [*parts[:8], "..."]
+    return f"({', '.join(shown)})"
