@@ -76,7 +76,8 @@ def test_json_is_one_document_of_the_contract_and_stdout_holds_nothing_else(
             prediction["batch"] / latency["value"] * 1e3
         )
         memory = prediction["memory_bytes"]
-        assert memory["value"] == memory["weights"] + memory["activations"] + memory["runtime"]
+        parts = ("weights", "activations", "workspace", "runtime")
+        assert memory["value"] == sum(memory[part] for part in parts)
         assert prediction["flops"] >= 2 * prediction["macs"]
     assert made[2]["macs"] == 8 * made[0]["macs"]
 

@@ -23,8 +23,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="Model files (.onnx).")]
-OneModel = Annotated[str, typer.Argument(metavar="MODEL", help="Model file (.onnx).")]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL", help="Model files (.onnx, .pt2) or zoo names, as in timm:resnet50."
+    ),
+]
+OneModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model file (.onnx, .pt2) or zoo name, as in timm:resnet50."
+    ),
+]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,6 +92,20 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Also write the JSON document here."),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Also write one self-contained page: answer, charts, notes, every node.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Also write the predicted timeline (Perfetto, Chrome)."
+    ),
+]
 
 
 def _version(asked: bool) -> None:
@@ -114,35 +138,46 @@ def predict(
     strict: Strict = False,
     as_json: AsJson = False,
     output: Output = None,
+    html: Html = None,
+    trace: Trace = None,
 ) -> None:
     """Predict latency, energy and memory without running anything.
 
     Several models, devices and batches make one table.
     """
     from slicewise.app import options
-    from slicewise.app.files import check_writable
+    from slicewise.app.files import check_outputs, write_atomically
     from slicewise.flows.predict import PredictOptions, predict_many
 
-    if output is not None:
-        check_writable(output, inputs=models)
+    check_outputs((output, html, trace), inputs=models)
     names = options.split_list(device or [])
     if device and not names:
         raise UsageError("--device is empty; name one, as in --device a100-sxm4-80gb")
     with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+        asked = PredictOptions(
+            precision=precision,
+            runtime=runtime,
+            dims=options.parse_dims(dim or []),
+            inputs=options.parse_inputs(inputs or []),
+            batch_axes=options.parse_batch_axes(batch_axis or []),
+            strict=strict,
+        )
         result = predict_many(
             models,
             devices=names or [None],
             batches=options.parse_batches(batch or []),
-            options=PredictOptions(
-                precision=precision,
-                runtime=runtime,
-                dims=options.parse_dims(dim or []),
-                inputs=options.parse_inputs(inputs or []),
-                batch_axes=options.parse_batch_axes(batch_axis or []),
-                strict=strict,
-            ),
+            options=asked,
             progress=progress,
         )
+        if html is not None:
+            from slicewise.app.html.predict.command import encode_page
+
+            written = encode_page(models, names, result, options=asked, progress=progress)
+            write_atomically(html, written)
+    if trace is not None:
+        from slicewise.app.trace import encode_trace
+
+        write_atomically(trace, encode_trace(result))
     from slicewise.app import documents
 
     def document() -> documents.Json:
@@ -155,6 +190,98 @@ def predict(
         console.print(report.predict_report(result, explain=explain, width=console.width))
 
     _show(document, report, as_json=as_json, output=output)
+
+
+@app.command(short_help="Sweep models, devices, batches, precisions; find the Pareto front.")
+def explore(
+    models: Models,
+    device: Devices = None,
+    batch: Batches = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P[,P...]", help="Precisions. Default: the model's own."),
+    ] = None,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(metavar="R[,R...]", help="Runtimes. Default: that of the model's format."),
+    ] = None,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    batch_axis: BatchAxes = None,
+    pareto: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="O[,O...]",
+            help="What the front trades: latency, throughput, energy (per item), memory."
+            " Default: all four.",
+        ),
+    ] = None,
+    per_model: Annotated[
+        bool, typer.Option("--per-model", help="One front for each model instead of one for all.")
+    ] = False,
+    latency_ms: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Keep slower points out of the front."),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep larger points out of the front, as in 20GiB."),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write one row for each point here."),
+    ] = None,
+    as_json: AsJson = False,
+    output: Output = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one self-contained page of charts."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes. Default: one for each core, as work allows."),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh/--resume",
+            help="Begin anew, or go on from FILE.partial, which an interrupted run left beside"
+            " its result.",
+        ),
+    ] = False,
+) -> None:
+    """Predict every combination of models, devices, batches, precisions and runtimes.
+
+    Shows the points that no other beats in all objectives (the Pareto front). A combination that
+    cannot be is a row with its reason.
+    """
+    from slicewise.app.explore_command import ExploreArguments, refuse_if_nothing, run_sweep
+
+    given = ExploreArguments(
+        models, device or (), batch or (), precision or (), runtime or (), inputs or (),
+        dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, workers,
+        fresh, csv, output, html,
+    )  # fmt: skip
+    with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+        result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))
+
+    def document() -> dict[str, object]:
+        from slicewise.app import explore_documents
+
+        return explore_documents.explore_document(result)
+
+    def report() -> None:
+        from slicewise.app import explore_report
+        from slicewise.app.report import console
+
+        shown = console()
+        shown.print(explore_report.explore_report(result, width=shown.width))
+
+    if as_json:
+        _show(document, report, as_json=True, output=None)
+    refuse_if_nothing(result)
+    if not as_json:
+        report()
 
 
 @app.command(short_help="Say how each operator of a model is priced.")

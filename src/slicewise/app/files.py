@@ -9,6 +9,18 @@ from pathlib import Path
 from slicewise.core.errors import UsageError
 
 
+def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -> None:
+    """Check each path that is given as `check_writable` does; no two may be the same file."""
+    given = [path for path in paths if path is not None]
+    read = list(inputs)
+    for i, path in enumerate(given):
+        check_writable(path, inputs=read)
+        if any(path.resolve() == other.resolve() for other in given[:i]):
+            raise UsageError(
+                f"output {str(path)!r} is asked for twice; give each document its own file"
+            )
+
+
 def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
     """Raise `UsageError` if `path` cannot be written, or is one of the files being read."""
     target = path.resolve()

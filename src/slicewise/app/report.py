@@ -10,15 +10,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slicewise.app.words import clean, grouped_notes, intervals_sentence, place, subject
 from slicewise.core.cost import Estimate, NodeEstimate, Prediction
 from slicewise.core.coverage import Coverage, Support
 from slicewise.core.device import Device, Link
 from slicewise.core.document import ModelInfo, PredictionSet
-from slicewise.core.notes import Note, unique_notes
+from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 from slicewise.core.units import format_capacity, format_ms, format_number, format_scaled
 
 HEAVIEST = 10
+_WHOLE_BATCH = "Latency and energy are for the whole batch."
 _PLAIN_WIDTH = 2000  # of a pipe or a file, so that nothing is wrapped; tables take what they need
 
 
@@ -35,7 +37,8 @@ def predict_report(result: PredictionSet, *, explain: bool, width: int) -> Rende
     parts: list[RenderableType] = [_answer(result.predictions), Text()]
     parts.extend(_model_line(model) for model in result.models)
     parts.append(_prediction_table(result.predictions, width))
-    parts.append(Text(_about_intervals(result.predictions), style="dim"))
+    held = intervals_sentence(result.predictions)
+    parts.append(Text(f"{held} {_WHOLE_BATCH}", style="dim"))
     if explain:
         for made in result.predictions:
             parts.extend((Text(), _explanation(made)))
@@ -43,24 +46,11 @@ def predict_report(result: PredictionSet, *, explain: bool, width: int) -> Rende
     return Group(*parts)
 
 
-def _about_intervals(predictions: Sequence[Prediction]) -> str:
-    uncovered = [
-        any(note.code == "interval-uncovered" for note in made.notes) for made in predictions
-    ]
-    if not any(uncovered):
-        held = "Intervals hold 90 % of open measurements of this kind"
-    elif all(uncovered):
-        held = "No open measurement is of this kind: intervals are borrowed and wide"
-    else:
-        held = "Intervals hold 90 % of open measurements, or are borrowed and wide (see notes)"
-    return f"{held}. Latency and energy are for the whole batch."
-
-
 def _answer(predictions: Sequence[Prediction]) -> Text:
     if len(predictions) == 1:
         made = predictions[0]
         return Text.assemble(
-            (f"{_clean(made.model)} on {_place(made)}, batch {made.batch}: ", ""),
+            (f"{clean(made.model)} on {place(made)}, batch {made.batch}: ", ""),
             (format_ms(made.latency_ms.value), "bold green"),
             f" ({format_ms(made.latency_ms.low)} to {format_ms(made.latency_ms.high)}),"
             f" {format_number(made.throughput_per_s)} items/s",
@@ -70,20 +60,10 @@ def _answer(predictions: Sequence[Prediction]) -> Text:
     return Text.assemble(
         "Lowest latency ",
         (format_ms(quickest.latency_ms.value), "bold green"),
-        f": {_subject(quickest)}. Highest throughput ",
+        f": {subject(quickest)}. Highest throughput ",
         (f"{format_number(busiest.throughput_per_s)} items/s", "bold green"),
-        f": {_subject(busiest)}.",
+        f": {subject(busiest)}.",
     )
-
-
-def _subject(made: Prediction) -> str:
-    return f"{_clean(made.model)} on {_place(made)}, batch {made.batch}"
-
-
-def _place(made: Prediction) -> str:
-    if made.slice is None:
-        return made.device
-    return f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}"
 
 
 def _model_line(model: ModelInfo) -> Text:
@@ -117,8 +97,8 @@ _COLUMNS = (
 
 def _prediction_table(predictions: Sequence[Prediction], width: int) -> RenderableType:
     several = len({made.model for made in predictions}) > 1
-    names = [_clean(made.model) for made in predictions] if several else []
-    places = [_place(made) for made in predictions]
+    names = [clean(made.model) for made in predictions] if several else []
+    places = [place(made) for made in predictions]
     room = width - max(map(len, places)) - max(map(len, names), default=0)
     columns = _columns_that_fit(predictions, room)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -150,11 +130,6 @@ def _columns_that_fit(predictions: Sequence[Prediction], room: int) -> list[_Col
     return columns
 
 
-def _clean(name: str) -> str:
-    """Return a name from outside without control characters."""
-    return "".join(char if char.isprintable() else "?" for char in name)
-
-
 def _memory_cell(made: Prediction) -> str:
     over = any(note.code == "memory-exceeded" for note in made.notes)
     return format_capacity(made.memory_bytes.value) + (" !" if over else "")
@@ -168,7 +143,7 @@ def _explanation(made: Prediction) -> RenderableType:
     """The heaviest operators with their share and what limits them, then the rest in one line."""
     total_ms = made.latency_ms.value
     ranked = sorted(made.nodes, key=lambda node: -node.latency_ms)
-    title = Text(f"{_subject(made)}: heaviest operators", style="bold")
+    title = Text(f"{subject(made)}: heaviest operators", style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("operator", overflow="fold")
     table.add_column("node", overflow="fold", max_width=44)
@@ -187,8 +162,8 @@ def _explanation(made: Prediction) -> RenderableType:
 
 def _node_cells(node: NodeEstimate, total_ms: float) -> tuple[str, ...]:
     return (
-        _clean(node.op_type),
-        _clean(node.name),
+        clean(node.op_type),
+        clean(node.name),
         format_number(node.latency_ms),
         f"{node.latency_ms / total_ms:.1%}",
         node.limit,
@@ -211,35 +186,22 @@ def _by_limit(made: Prediction) -> Text:
 
 def _notes(notes: Sequence[Note]) -> list[RenderableType]:
     """One line for each code, those about the model first; further texts are counted."""
-    by_code: dict[str, list[Note]] = {}
-    for note in sorted(unique_notes(notes), key=lambda note: note.code in _ABOUT_DEVICES):
-        by_code.setdefault(note.code, []).append(note)
-    if not by_code:
+    groups = grouped_notes(notes)
+    if not groups:
         return []
     lines: list[RenderableType] = [Text(), Text("Notes", style="bold")]
-    for code, same in by_code.items():
-        text = same[0].text
-        nodes = [note.node for note in same if note.node and note.text == text]
-        others = len({note.text for note in same}) - 1
+    for group in groups:
+        others = len(group.texts) - 1
         more = f" (and {others} more like it; --json has all)" if others else ""
-        lines.append(Text(f"  {code}: {_clean(text)}{_where(nodes)}{more}"))
+        first = group.texts[0]
+        lines.append(Text(f"  {group.code}: {clean(first.text)}{_where(first.nodes)}{more}"))
     return lines
-
-
-# Notes about figures of a device come after those about the model and the prediction.
-_ABOUT_DEVICES = frozenset(
-    {
-        "spec-recalled", "spec-derived", "spec-estimated", "spec-probed", "idle-power-estimated",
-        "launch-estimated", "host-estimated", "bandwidth-estimated", "slice-estimated",
-        "slice-memory-estimated", "slice-cache-uncertain", "energy-estimated",
-    }
-)  # fmt: skip
 
 
 def _where(nodes: Sequence[str]) -> str:
     if not nodes:
         return ""
-    return f" [{_clean(nodes[0])}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''}]"
+    return f" [{clean(nodes[0])}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''}]"
 
 
 def support_report(result: Support) -> RenderableType:
@@ -247,25 +209,25 @@ def support_report(result: Support) -> RenderableType:
     missing = [row for row in result.operators if row.coverage is not Coverage.FORMULA]
     if result.covered:
         answer = Text.assemble(
-            f"{_clean(result.model.name)}: ",
+            f"{clean(result.model.name)}: ",
             ("every operator has a formula", "bold green"),
             f" ({len(result.operators)} kinds)",
         )
     else:
-        names = _clean(", ".join(f"{row.op_type} ({row.coverage})" for row in missing))
+        names = clean(", ".join(f"{row.op_type} ({row.coverage})" for row in missing))
         told = f"{len(missing)} of {len(result.operators)} operators are not priced by a formula"
         if not missing:
             told = "every operator has a formula, but some shapes are unknown (see notes)"
         answer = Text.assemble(
-            f"{_clean(result.model.name)}: ", (told, "yellow"), f": {names}" if names else ""
+            f"{clean(result.model.name)}: ", (told, "yellow"), f": {names}" if names else ""
         )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("operator", "domain", "kind", "nodes", "priced by"):
         table.add_column(head, justify="right" if head == "nodes" else "left")
     for row in result.operators:
         table.add_row(
-            _clean(row.op_type),
-            _clean(row.domain) or "ai.onnx",
+            clean(row.op_type),
+            clean(row.domain) or "ai.onnx",
             row.kind,
             str(row.count),
             row.coverage.value,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from slicewise.core.display import as_html
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 
@@ -122,6 +123,20 @@ class NodeWork:
     body_index: int = 0
     kernels: tuple[Kernel, ...] | None = None
 
+    @property
+    def own_work(self) -> Work:
+        """Work of the node without that of its body."""
+        if not self.body:
+            return self.work
+        inner = sum((node.work for node in self.body), Work()) * self.repeats
+        return Work(
+            self.work.macs - inner.macs,
+            self.work.flops - inner.flops,
+            self.work.read_bytes - inner.read_bytes,
+            self.work.write_bytes - inner.write_bytes,
+            self.work.weight_bytes - inner.weight_bytes,
+        )
+
     def by_body(self, sizes: Sequence[int]) -> "tuple[tuple[NodeWork, ...] | None, ...]":
         """Return the part of `body` that belongs to each body of the node.
 
@@ -164,7 +179,11 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Peak device memory: weights + activations + runtime, with a 90 % interval."""
+    """Peak device memory: weights + activations + workspace + runtime, with a 90 % interval.
+
+    `activations` are the tensors alive at once, `workspace` what kernels, libraries and allocators
+    take beside them, `runtime` what is held before any model is loaded.
+    """
 
     value: int
     low: int
@@ -173,6 +192,7 @@ class MemoryEstimate:
     activations: int
     runtime: int
     source: str = ""
+    workspace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +246,7 @@ class Prediction:
     host_ms: float = 0.0
     nodes: tuple[NodeEstimate, ...] = ()
     notes: tuple[Note, ...] = field(default=())
+
+    def _repr_html_(self) -> str:
+        """Return the card that notebooks show."""
+        return as_html("prediction", self)

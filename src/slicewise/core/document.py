@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from slicewise.core.cost import Prediction
+from slicewise.core.display import as_html
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,7 @@ class PredictionSet:
 
     models: tuple[ModelInfo, ...]
     predictions: tuple[Prediction, ...]
+
+    def _repr_html_(self) -> str:
+        """Return the card that notebooks show."""
+        return as_html("prediction set", self)

@@ -18,7 +18,7 @@ _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z]*)\
 
 # Latencies are rounded to this binary fraction of a millisecond (1.5e-11 ms), so that sums of
 # node latencies are exact in whatever order they are added, up to 131 s.
-_GRID_PER_MS = 2.0**36
+GRID_PER_MS = 2.0**36
 
 
 def parse_bytes(text: str) -> int:
@@ -47,7 +47,7 @@ def parse_bytes_per_s(text: str) -> float:
 
 def snap_ms(value_ms: float) -> float:
     """Return `value_ms` rounded to the grid on which sums of latencies are exact."""
-    return round(value_ms * _GRID_PER_MS) / _GRID_PER_MS
+    return round(value_ms * GRID_PER_MS) / GRID_PER_MS
 
 
 def format_number(value: float) -> str:

@@ -1,0 +1,1 @@
+"""Pages that people open in a browser: building blocks and charts; each page builds on them."""

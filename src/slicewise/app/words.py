@@ -1,0 +1,86 @@
+"""Words that every report uses for a prediction: names without control characters, places, notes.
+
+Formats only; what is rendered where is the business of `report.py` and `html/`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slicewise.core.cost import Prediction
+from slicewise.core.notes import Note, unique_notes
+
+# Notes about figures of a device come after those about the model and the prediction.
+ABOUT_DEVICES = frozenset(
+    {
+        "spec-recalled", "spec-derived", "spec-estimated", "spec-probed", "idle-power-estimated",
+        "launch-estimated", "host-estimated", "bandwidth-estimated", "slice-estimated",
+        "slice-memory-estimated", "slice-cache-uncertain", "energy-estimated",
+    }
+)  # fmt: skip
+
+
+def clean(name: str) -> str:
+    """Return a name from outside without control characters.
+
+    >>> clean("conv\\x1b[31m")
+    'conv?[31m'
+    """
+    return "".join(char if char.isprintable() else "?" for char in name)
+
+
+def place(made: Prediction) -> str:
+    """Return the device and the slice or share of it, as `--device` takes it."""
+    if made.slice is None:
+        return made.device
+    return f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}"
+
+
+def subject(made: Prediction) -> str:
+    """Return 'resnet50 on a100-sxm4-80gb/2g.20gb, batch 8'."""
+    return f"{clean(made.model)} on {place(made)}, batch {made.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoteText:
+    """What notes with the same words say: the words, and the nodes that they concern."""
+
+    text: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteGroup:
+    """All notes of one code, each text once, in order of appearance."""
+
+    code: str
+    texts: tuple[NoteText, ...]
+
+
+def grouped_notes(notes: Iterable[Note]) -> tuple[NoteGroup, ...]:
+    """Return the notes by code, those about the model first.
+
+    >>> [group] = grouped_notes([Note("shape-guessed", "as its input", node) for node in "ab"])
+    >>> group.texts
+    (NoteText(text='as its input', nodes=('a', 'b')),)
+    """
+    by_code: dict[str, dict[str, list[str]]] = {}
+    for note in sorted(unique_notes(notes), key=lambda note: note.code in ABOUT_DEVICES):
+        nodes = by_code.setdefault(note.code, {}).setdefault(note.text, [])
+        if note.node:
+            nodes.append(note.node)
+    return tuple(
+        NoteGroup(code, tuple(NoteText(text, tuple(nodes)) for text, nodes in texts.items()))
+        for code, texts in by_code.items()
+    )
+
+
+def intervals_sentence(predictions: Iterable[Prediction]) -> str:
+    """Return what the intervals of these predictions rest on, as one sentence."""
+    uncovered = [
+        any(note.code == "interval-uncovered" for note in made.notes) for made in predictions
+    ]
+    if not any(uncovered):
+        return "Intervals hold 90 % of open measurements of this kind."
+    if all(uncovered):
+        return "No open measurement is of this kind: intervals are borrowed and wide."
+    return "Intervals hold 90 % of open measurements, or are borrowed and wide (see notes)."
