@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         SlicewiseError,
         UsageError,
     )
+    from slicewise.core.exploration import Exploration, ExploredPoint
     from slicewise.core.graph import Graph, Node, Tensor
     from slicewise.core.notes import Note
     from slicewise.flows.devices import device, devices
+    from slicewise.flows.explore import ExploreOptions, explore
     from slicewise.flows.load import load
     from slicewise.flows.predict import PredictOptions, predict, predict_many
     from slicewise.flows.support import support
@@ -37,6 +39,9 @@ __all__ = [
     "Device",
     "DeviceError",
     "Estimate",
+    "Exploration",
+    "ExploreOptions",
+    "ExploredPoint",
     "Graph",
     "MemoryEstimate",
     "ModelError",
@@ -57,6 +62,7 @@ __all__ = [
     "__version__",
     "device",
     "devices",
+    "explore",
     "load",
     "predict",
     "predict_many",
@@ -67,6 +73,9 @@ _HOME = {
     "Device": "core.device",
     "DeviceError": "core.errors",
     "Estimate": "core.cost",
+    "Exploration": "core.exploration",
+    "ExploreOptions": "flows.explore",
+    "ExploredPoint": "core.exploration",
     "Graph": "core.graph",
     "MemoryEstimate": "core.cost",
     "ModelError": "core.errors",
@@ -86,6 +95,7 @@ _HOME = {
     "Work": "core.cost",
     "device": "flows.devices",
     "devices": "flows.devices",
+    "explore": "flows.explore",
     "load": "flows.load",
     "predict": "flows.predict",
     "predict_many": "flows.predict",

@@ -179,7 +179,7 @@ def test_wrong_types_are_a_users_mistake(
 
 @pytest.mark.parametrize("model", [3, None, ["a.onnx"]])
 def test_what_is_no_model_is_told(model: Any) -> None:
-    with pytest.raises(slicewise.UsageError, match="give a path of a model file"):
+    with pytest.raises(slicewise.UsageError, match="give the path of a model file"):
         slicewise.load(model)
     with pytest.raises(slicewise.UsageError, match="give a list"):
         predict_many("a.onnx", devices=["t4"], batches=[1])

@@ -1,33 +1,47 @@
 """`load`: from what a user names to a graph with every dimension bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import index
 from os import PathLike, fspath
-from typing import SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import Binding, Graph
 
-ModelLike = str | PathLike[str] | Graph
+
+class TorchModel(Protocol):
+    """A `torch.nn.Module` or a `torch.export.ExportedProgram`, told by what both have."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield the weights by name."""
+
+
+ModelLike = str | PathLike[str] | Graph | TorchModel
 
 
 def load(
     model: ModelLike,
     *,
+    example_inputs: object = None,
     batch: SupportsIndex | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     batch_axes: Mapping[str, int | None] | None = None,
     optional_dims: frozenset[str] = frozenset(),
 ) -> Graph:
-    """Return the graph of a model file, its free dimensions bound.
+    """Return the graph of a model, its free dimensions bound.
+
+    `model` is the path of an .onnx or .pt2 file, a zoo name such as `timm:resnet50`, a
+    `torch.nn.Module` or an exported program. A module, which may lie on the meta device, needs
+    `example_inputs`: a tensor, a tuple of positional or a mapping of keyword inputs. They are
+    looked at for shape and type only; nothing is run.
 
     `batch` sets the leading axis of every input that has it; None keeps the model's own (1 where
     it is free). `dims` binds free dimensions by name, `inputs` gives whole shapes (the name '' is
     the only input). `batch_axes` says which axis of an input is the batch where it is not the
     leading one (None: none; the name '' is every input). `optional_dims` are names in `dims` that
     the model may lack. A `Graph` comes back bound anew, or as it is when nothing is asked.
-    `ModelError` if the file is no model or a dimension stays free.
+    `ModelError` if the file is no model, the module cannot be exported or a dimension stays free.
 
     >>> graph = load(model, batch=8)
     >>> len(graph.nodes), graph.parameters, graph.tensors[graph.inputs[0]].shape
@@ -43,19 +57,33 @@ def load(
             raise UsageError(f"{what} {dict(given or {})!r}: names are strings")
     shapes = {name: _shape(name, shape) for name, shape in (inputs or {}).items()}
     if isinstance(model, Graph):
+        _refuse_inputs(model.name, example_inputs)
         if not dims and not shapes and not batch_axes and batch_size in (None, model.batch_size):
             return model
         return model.bind(batch_size=batch_size, dims=dims, inputs=shapes, batch_axes=batch_axes)
-    if not isinstance(model, str | PathLike):
-        raise UsageError(
-            f"model {model!r} is a {type(model).__name__}; give a path of a model file or a graph"
-            " that slicewise.load returned"
-        )
     # Imported here: the front-ends pull in onnx, and `import slicewise` must stay light.
     from slicewise.graph.frontends import _base
 
     binding = Binding(batch_size, dict(dims or {}), shapes, dict(batch_axes or {}), optional_dims)
-    return _base.load(fspath(model), binding)
+    if _base.torch_kind(model):
+        return _base.load_torch(model, example_inputs, binding)
+    if not isinstance(model, str | PathLike):
+        raise UsageError(
+            f"model {model!r} is a {type(model).__name__}; give the path of a model file, a zoo"
+            " name, a torch.nn.Module with example_inputs, or a graph that slicewise.load returned"
+        )
+    _refuse_inputs(model, example_inputs)
+    from slicewise.flows.cached_load import load_cached
+
+    return load_cached(fspath(model), binding)
+
+
+def _refuse_inputs(model: object, example_inputs: object) -> None:
+    if example_inputs is not None:
+        raise UsageError(
+            f"example_inputs are given for model {str(model)!r}, which knows its inputs; only a"
+            " torch.nn.Module needs them; give shapes with inputs={'x': (1, 3, 224, 224)}"
+        )
 
 
 def _shape(name: str, shape: object) -> tuple[int, ...]:

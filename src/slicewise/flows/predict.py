@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import SupportsIndex
 
 from slicewise.core.cost import Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
-from slicewise.core.errors import PredictionError, UsageError
+from slicewise.core.errors import DeviceError, PredictionError, UsageError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import Precision
+from slicewise.flows.devices import device as find_device
 from slicewise.flows.load import ModelLike, load
 
 DeviceLike = str | Device
@@ -43,12 +46,14 @@ def predict(
     inputs: Mapping[str, Sequence[int]] | None = None,
     batch_axes: Mapping[str, int | None] | None = None,
     strict: bool = False,
+    example_inputs: object = None,
 ) -> Prediction:
     """Return the predicted latency, energy and memory of one model on one device or slice.
 
-    `device` None is this machine. Latency in ms for the whole batch, energy in J for the whole
-    batch, memory in bytes, each with a 90 % interval. `strict` raises `PredictionError` if
-    anything had to be assumed.
+    `model` is what `load` takes; a `torch.nn.Module` comes with `example_inputs`. `device` None
+    is this machine. Latency in ms for the whole batch, energy in J for the whole batch, memory in
+    bytes, each with a 90 % interval. `strict` raises `PredictionError` if anything had to be
+    assumed.
 
     >>> made = predict(model, device="a100-sxm4-80gb/2g.20gb", batch=8, precision="fp16")
     >>> made.slice, made.macs // made.batch, made.latency_ms.low < made.latency_ms.high
@@ -57,6 +62,16 @@ def predict(
     options = PredictOptions(
         precision, runtime, dims or {}, inputs or {}, batch_axes or {}, strict
     )
+    if example_inputs is not None:
+        model = load(
+            model,
+            example_inputs=example_inputs,
+            batch=batch,
+            dims=dims,
+            inputs=inputs,
+            batch_axes=batch_axes,
+        )
+        options = replace(options, dims={}, inputs={}, batch_axes={})
     result = predict_many([model], devices=[device], batches=[batch], options=options)
     return result.predictions[0]
 
@@ -88,7 +103,7 @@ def predict_many(
         runtime_named(asked.runtime)
     if asked.precision is not None:
         Precision.named(asked.precision)
-    targets = [_device(device) for device in devices]
+    targets = [target_named(device) for device in devices]
     # With several models a dimension need not occur in each, but in one of them it must.
     optional_dims = frozenset(asked.dims) if len(models) > 1 else frozenset()
     unused = set(asked.dims)
@@ -97,7 +112,7 @@ def predict_many(
     for model in models:
         graph, made = _predict_model(model, batches, targets, asked, optional_dims, progress)
         unused -= set(graph.binding.dims)
-        info = _told_apart(describe(graph), infos)
+        info = told_apart(describe(graph), infos)
         infos.append(info)
         predictions.extend(replace(each, model=info.name) for each in made)
     if optional_dims and unused:
@@ -131,7 +146,7 @@ def _predict_model(
     progress: Callable[[str], None] | None,
 ) -> tuple[Graph, list[Prediction]]:
     """Predict one model at every batch on every target; the file is opened once."""
-    label = model.name if isinstance(model, Graph) else Path(model).name
+    label = _label(model)
     first: Graph | None = None
     made: list[Prediction] = []
     for batch in batches:
@@ -148,15 +163,37 @@ def _predict_model(
             )
         else:
             graph = load(first, batch=batch)
-        made.extend(_predict_graph(graph, targets, options))
+        made.extend(predict_graph(graph, targets, options))
     assert first is not None
     return first, made
 
 
-def _predict_graph(
+def _label(model: ModelLike) -> str:
+    """Return what progress calls a model."""
+    if isinstance(model, Graph):
+        return model.name
+    return Path(model).name if isinstance(model, str | PathLike) else type(model).__name__
+
+
+def predict_graph(
     graph: Graph, targets: Sequence[Device], options: PredictOptions
 ) -> list[Prediction]:
-    """Predict one bound graph on every target; a part goes through its whole device once."""
+    """Predict one bound graph on every target; a part goes through its whole device once.
+
+    `DeviceError` for the first target that cannot run it.
+    """
+    made: list[Prediction] = []
+    for each in predict_where_possible(graph, targets, options):
+        if isinstance(each, DeviceError):
+            raise each
+        made.append(each)
+    return made
+
+
+def predict_where_possible(
+    graph: Graph, targets: Sequence[Device], options: PredictOptions
+) -> list[Prediction | DeviceError]:
+    """Predict one bound graph on every target; a target that cannot run it gets its error."""
     from slicewise.graph.launch import launch
     from slicewise.graph.precision import cast, own_precision
     from slicewise.graph.work import count_work
@@ -174,22 +211,39 @@ def _predict_graph(
         if target.whole not in cards:
             cards.append(target.whole)
     chosen = [(asked, ()) if asked is not None else _able(own, card) for card in cards]
-    on_cards: dict[int, Prediction] = {}
+    on_cards: dict[int, Prediction | DeviceError] = {}
     for precision in dict.fromkeys(precision for precision, _ in chosen):
         ready = graph if precision == own else cast(graph, precision)
         work = count_work(ready, compute=None if precision == own else precision.compute)
         work = launch(ready, work, runtime=runtime)
         its = [i for i, (its_own, _) in enumerate(chosen) if its_own == precision]
-        made = predictor(
-            ready, work, [cards[i] for i in its], precision=precision, runtime=runtime
-        )
-        for i, each in zip(its, made, strict=True):
-            on_cards[i] = replace(each, notes=unique_notes((*each.notes, *chosen[i][1])))
-    results = []
+        run = partial(predictor, ready, work, precision=precision, runtime=runtime)
+        for i, each in zip(its, _on_cards(run, [cards[i] for i in its]), strict=True):
+            on_cards[i] = each if isinstance(each, DeviceError) else _noted(each, chosen[i][1])
+    results: list[Prediction | DeviceError] = []
     for target in targets:
         on_card = on_cards[cards.index(target.whole)]
-        results.append(on_card if target.parent is None else scale(on_card, target))
+        if isinstance(on_card, DeviceError) or target.parent is None:
+            results.append(on_card)
+        else:
+            results.append(scale(on_card, target))
     return results
+
+
+def _on_cards(
+    run: Callable[[Sequence[Device]], Sequence[Prediction]], cards: Sequence[Device]
+) -> list[Prediction | DeviceError]:
+    """Predict all cards at once; where one of them cannot, each by itself."""
+    try:
+        return list(run(cards))
+    except DeviceError as err:
+        if len(cards) == 1:
+            return [err]
+    return [each for card in cards for each in _on_cards(run, [card])]
+
+
+def _noted(made: Prediction, notes: tuple[Note, ...]) -> Prediction:
+    return replace(made, notes=unique_notes((*made.notes, *notes)))
 
 
 def _able(own: Precision, device: Device) -> tuple[Precision, tuple[Note, ...]]:
@@ -209,24 +263,19 @@ def describe(graph: Graph) -> ModelInfo:
     return ModelInfo(graph.name, source, graph.digest, graph.parameters, graph.buffers)
 
 
-def _told_apart(model: ModelInfo, earlier: Sequence[ModelInfo]) -> ModelInfo:
+def told_apart(model: ModelInfo, earlier: Sequence[ModelInfo]) -> ModelInfo:
     """Return the model under its source's name if an earlier one has the same short name."""
     taken = any(known.name == model.name for known in earlier)
     return replace(model, name=model.source) if taken else model
 
 
-def _device(device: DeviceLike | None) -> Device:
-    from slicewise.hardware.catalogue import find_device
-    from slicewise.hardware.probe import probe_cpu, probe_gpus
-
+def target_named(device: DeviceLike | None) -> Device:
     if isinstance(device, Device):
         return device
     if not isinstance(device, str | None):
         raise UsageError(
             f"device {device!r} is a {type(device).__name__}; give a name, as in 'a100-sxm4-80gb'"
         )
-    if device is None:
-        return next(iter(probe_gpus()), None) or probe_cpu()
     return find_device(device)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicewise.core.cost import Contraction, GraphWork, Kind, NodeWork, Prediction, Work
+from slicewise.core.cost import Contraction, GraphWork, Kernel, Kind, NodeWork, Prediction, Work
 from slicewise.core.device import Device, SliceProfile
 from slicewise.core.errors import DeviceError, UsageError
 from slicewise.core.graph import Graph, Node, Tensor
@@ -77,6 +77,25 @@ def as_graph(nodes: tuple[NodeWork, ...], *, batch: int = 1) -> tuple[Graph, Gra
     return graph, GraphWork(named, total)
 
 
+def fused(nodes: tuple[NodeWork, ...], *members: tuple[int, ...]) -> tuple[Graph, GraphWork]:
+    """Return a chain graph with these kernels, each with the work of its nodes added up."""
+    graph, work = as_graph(nodes)
+
+    def joint(its: tuple[int, ...]) -> Kernel:
+        whole = sum((work.nodes[i].work for i in its), Work())
+        return Kernel(its, replace(work.nodes[its[0]], work=whole))
+
+    return graph, replace(work, kernels=tuple(joint(its) for its in members))
+
+
+def _ends(nodes: tuple[NodeWork, ...]) -> dict[str, int]:
+    """Return what a chain moves whose inner results stay inside."""
+    return {
+        "read_bytes": nodes[0].work.read_bytes,
+        "write_bytes": nodes[-1].work.write_bytes,
+    }
+
+
 _SIZES = st.integers(1, 3000)
 works = st.lists(
     st.one_of(
@@ -124,7 +143,8 @@ class PredictorLaws:
         assert 0 < made.saturation <= 1
         assert 0 <= made.compute_utilisation <= 1
         parts = made.memory_bytes
-        assert parts.weights + parts.activations + parts.runtime == parts.value
+        summed = parts.weights + parts.activations + parts.workspace + parts.runtime
+        assert summed == parts.value
 
     @given(works, works)
     @settings(deadline=None)
@@ -135,6 +155,21 @@ class PredictorLaws:
         part = self.predict(some)
         assert whole.latency_ms.value >= part.latency_ms.value
         assert whole.energy_j.value >= part.energy_j.value
+
+    @given(st.integers(1, 10**8), st.integers(2, 6))
+    @settings(deadline=None)
+    def test_one_kernel_for_a_chain_is_never_slower(self, elements: int, length: int) -> None:
+        nodes = (pointwise(elements),) * length
+        graph, work = fused(nodes, tuple(range(length)))
+        assert work.kernels is not None
+        inside = replace(work.kernels[0].work.work, **_ends(nodes))
+        kernel = replace(work.kernels[0].work, work=inside)
+        work = replace(work, kernels=(Kernel(work.kernels[0].nodes, kernel),))
+        (joint,) = type(self).predictor(
+            graph, work, [tiny_gpu()], precision=PRECISIONS["fp32"], runtime="onnxruntime"
+        )
+        assert joint.latency_ms.value <= self.predict(nodes).latency_ms.value
+        assert {node.kernel for node in joint.nodes} == {0}
 
     @given(_SIZES, _SIZES, _SIZES, st.integers(1, 3), st.integers(0, 300))
     @settings(deadline=None)

@@ -1,0 +1,1 @@
+"""Executors: where the work of a sweep is done."""

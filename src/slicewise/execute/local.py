@@ -1,0 +1,257 @@
+"""Processes of this machine, one item at a time each.
+
+Own workers rather than `concurrent.futures`: there a dead worker breaks the whole pool and nobody
+knows which item it had; here each worker has its own pipe, so the item is known, runs once more,
+and is then reported alone.
+
+Workers are spawned, not forked: a fork of a process with threads (torch, BLAS) can hang, and
+spawning is the one way that all platforms share. It costs the imports of each worker, 0.3 s of
+CPU, paid side by side; a fork server would save them from the third worker on, for one more
+process to look after.
+"""
+
+import multiprocessing
+import pickle
+import signal
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from slicewise.core.errors import SlicewiseError, UsageError
+from slicewise.core.executor import Done, Item, Result
+from slicewise.execute.inline import InlineExecutor
+
+ATTEMPTS = 2  # an item whose worker dies is tried once more
+_GRACE_S = 5.0  # a worker that was told to end and does not is killed
+
+# What pickle raises for things that cannot be sent, by kind of thing.
+_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process, this end of its pipe, and the item that it works on."""
+
+    process: SpawnProcess
+    pipe: "connection.Connection[Any, Any]"
+    item: int | None = None
+    is_ready: bool = False
+
+
+class LocalPool:
+    """Up to `workers` processes of this machine. Little work (one item) is done in this one.
+
+    Ctrl-C reaches this process alone: the workers ignore it and are killed from here. If this
+    process is killed, they end with the item at hand.
+    """
+
+    def __init__(self, workers: int) -> None:
+        """Start nothing yet: processes live from the first item asked for to the last."""
+        self.workers = workers
+
+    def as_completed(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[Done[Result]]:
+        """Yield each item's outcome as soon as it is known.
+
+        `SlicewiseError` if no worker can start; `UsageError` if `function` cannot be sent.
+        """
+        count = min(self.workers, len(items))
+        if count <= 1:
+            yield from InlineExecutor().as_completed(function, items)
+            return
+        crew: list[_Worker] = []
+        is_done = False
+        try:
+            yield from _carry(crew, function, items, size=count)
+            is_done = True
+        finally:
+            _dismiss(crew, gently=is_done)
+
+
+def _carry(
+    crew: list[_Worker],
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    size: int,
+) -> Iterator[Done[Result]]:
+    """Keep a crew of `size` busy until every item is answered; the dead are replaced."""
+    waiting = deque(range(len(items)))
+    deaths: Counter[int] = Counter()
+    left = len(items)
+    while left:
+        crew.extend(_start(function) for _ in range(min(size, left) - len(crew)))
+        for refused in _feed(crew, items, waiting):
+            left -= 1
+            yield refused
+        for pipe in connection.wait([worker.pipe for worker in crew]) if left else ():
+            worker = next(worker for worker in crew if worker.pipe is pipe)
+            answer = _answer(worker)
+            if answer is None and worker.pipe.closed:
+                crew.remove(worker)
+                answer = _bury(worker, deaths, waiting)
+            if answer is not None:
+                left -= 1
+                yield answer
+
+
+def _bury(worker: _Worker, deaths: Counter[int], waiting: deque[int]) -> Done[Any] | None:
+    """Put the item of a dead worker back in the queue, or give it up and say so."""
+    if not worker.is_ready:
+        raise _cannot_start(worker)
+    if worker.item is None:
+        return None
+    deaths[worker.item] += 1
+    if deaths[worker.item] < ATTEMPTS:
+        waiting.append(worker.item)
+        return None
+    return Done(worker.item, error=_lost(worker.process.exitcode))
+
+
+def _feed(crew: list[_Worker], items: Sequence[Item], waiting: deque[int]) -> list[Done[Any]]:
+    """Give each idle worker an item; return the outcome of those that cannot be sent."""
+    refused: list[Done[Any]] = []
+    for worker in crew:
+        while worker.item is None and waiting:
+            index = worker.item = waiting.popleft()
+            try:
+                worker.pipe.send((index, items[index]))
+            except OSError:
+                break  # it died meanwhile: reading from its pipe tells
+            except _UNPICKLABLE as err:
+                worker.item = None
+                refused.append(Done(index, error=_unsendable("item", err)))
+    return refused
+
+
+def _answer(worker: _Worker) -> Done[Any] | None:
+    """Return what a worker says; None if it only says that it is ready, or has died."""
+    try:
+        said = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.pipe.close()
+        worker.process.join(_GRACE_S)
+        return None
+    if said is None:
+        worker.is_ready = True
+        return None
+    worker.item = None
+    done: Done[Any] = said
+    return done
+
+
+def _start(function: Callable[[Any], Any]) -> _Worker:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs, function), daemon=True
+    )
+    with _interrupts_held():
+        try:
+            process.start()
+        except _UNPICKLABLE as err:
+            raise _unsendable("function", err) from err
+    theirs.close()  # so that the end of the worker is the end of the pipe
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back here, and for good in a process started meanwhile: it inherits the mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # The tracker clears the mask when it starts, so it has to run before.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: "connection.Connection[Any, Any]", function: Callable[[Any], Any]) -> None:
+    """Answer items until the pipe ends. Runs in the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send(None)
+        while True:
+            index, item = pipe.recv()
+            try:
+                done = Done(index, function(item))
+            except Exception as err:
+                done = Done(index, error=_portable(err))
+            pipe.send_bytes(_encoded(done))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the parent has what it wants, or is gone
+
+
+def _encoded(done: Done[Any]) -> bytes:
+    try:
+        return pickle.dumps(done)
+    except _UNPICKLABLE as err:
+        return pickle.dumps(Done(done.index, error=_unsendable("result", err)))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error in a form that can be sent; where it stood is kept as its note."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        sent: Exception = pickle.loads(pickle.dumps(error))
+        assert str(sent) == str(error)
+    except Exception:  # an error of any class may need arguments that only its maker knows
+        sent = _alike(error)
+    sent.add_note(where)
+    return sent
+
+
+def _alike(error: Exception) -> Exception:
+    """Return an error of the nearest class of ours that a message alone makes."""
+    for cls in type(error).__mro__:
+        if issubclass(cls, SlicewiseError):
+            try:
+                return cls(str(error))
+            except TypeError:
+                continue  # wants more than a message: its base says the same
+    return SlicewiseError(f"{type(error).__name__}: {error}")
+
+
+def _dismiss(crew: list[_Worker], *, gently: bool) -> None:
+    """End the workers: idle ones leave when their pipe ends, busy ones are killed."""
+    for worker in crew:
+        if not gently:
+            worker.process.kill()
+        worker.pipe.close()
+    for worker in crew:
+        worker.process.join(_GRACE_S)
+        if worker.process.exitcode is None:
+            worker.process.kill()
+            worker.process.join()
+
+
+def _lost(code: int | None) -> SlicewiseError:
+    how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    return SlicewiseError(
+        f"a worker process died on this work {ATTEMPTS} times ({how}), for lack of memory perhaps;"
+        " run it alone, with one worker"
+    )
+
+
+def _cannot_start(worker: _Worker) -> SlicewiseError:
+    return SlicewiseError(
+        f"worker processes cannot start (exit code {worker.process.exitcode}); a script that uses"
+        " several workers keeps its own calls under `if __name__ == '__main__':`; or use one"
+        " worker"
+    )
+
+
+def _unsendable(what: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"the {what} of this work cannot be sent between processes: {error}; use one worker, or"
+        " name models by their paths"
+    )

@@ -1,0 +1,336 @@
+"""`explore`: the whole product of models, devices, batches, precisions and runtimes.
+
+A point that cannot be is a row with its reason; nothing stops the sweep. The work goes through an
+`Executor` in groups (`flows/sweep.py`), and what is finished is kept in a journal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import index as whole_number
+from os import PathLike, fspath
+from pathlib import Path
+from typing import SupportsIndex, TypeVar
+
+from slicewise.core.cost import Prediction
+from slicewise.core.device import Device
+from slicewise.core.document import ModelInfo
+from slicewise.core.errors import ModelError, UsageError
+from slicewise.core.executor import Executor
+from slicewise.core.exploration import (
+    Exploration,
+    ExploredPoint,
+    GroupOutcome,
+    Objective,
+    Standing,
+)
+from slicewise.core.graph import Graph
+from slicewise.core.notes import Note
+from slicewise.core.plugins import did_you_mean
+from slicewise.core.precision import Precision
+from slicewise.flows.load import ModelLike
+from slicewise.flows.pareto import costs_of, front_of
+from slicewise.flows.predict import DeviceLike, target_named, told_apart
+from slicewise.flows.sweep import Sweep, lost_group, run_group
+
+_Named = TypeVar("_Named")
+
+
+@dataclass(frozen=True, slots=True)
+class ExploreOptions:
+    """What is swept besides models, devices and batches, and what the front trades.
+
+    None in `precisions` is the model's own, in `runtimes` that of its format. `objectives` are
+    latency, throughput, energy and memory, or some of them. Points over `latency_limit_ms` or
+    `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model.
+    """
+
+    precisions: Sequence[str | None] = (None,)
+    runtimes: Sequence[str | None] = (None,)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    objectives: Sequence[str] = tuple(Objective)
+    latency_limit_ms: float | None = None
+    memory_limit_bytes: int | None = None
+    per_model: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a sweep is recorded while it runs: a journal that the same call goes on from.
+
+    `fresh` drops a journal that is there. `resumed` is told the points that were done before and
+    the points in all. The file stays until `discard` removes it.
+    """
+
+    path: Path
+    fresh: bool = False
+    resumed: Callable[[int, int], None] | None = None
+
+    def discard(self) -> None:
+        """Remove the journal: the result is safe elsewhere."""
+        self.path.unlink(missing_ok=True)
+
+
+def explore(
+    models: Sequence[ModelLike],
+    *,
+    devices: Sequence[DeviceLike | None],
+    batches: Sequence[SupportsIndex | None] = (None,),
+    options: ExploreOptions | None = None,
+    executor: Executor | None = None,
+    record: Record | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Exploration:
+    """Return every combination predicted, or the reason why it cannot be, and the Pareto front.
+
+    What is named twice counts once. `executor` None works in this process; another is made by
+    `slicewise.execute`. `progress` is told the points done and the points in all. A name that
+    nobody knows (device, precision, runtime) raises before any work, as does a list of models
+    none of which can be read; `StoreError` if the record is of another sweep.
+
+    >>> found = explore([model], devices=["t4", "a100-sxm4-80gb/2g.20gb"], batches=[1, 64])
+    >>> [f"{point.device} {point.batch}" for point in found.points]
+    ['t4 1', 'a100-sxm4-80gb 1', 't4 64', 'a100-sxm4-80gb 64']
+    >>> 1 <= len(found.front) <= 4
+    True
+    """
+    asked = options or ExploreOptions()
+    objectives = _objectives(asked)
+    sweep = _resolve(models, devices, batches, asked)
+    outcomes = _run(sweep, executor or _inline(), record, progress)
+    infos = _told_apart(sweep, outcomes)
+    points = _points(sweep, outcomes, infos)
+    return Exploration(
+        models=tuple(info for info in infos if info is not None),
+        points=_judged(points, objectives, asked),
+        objectives=objectives,
+        latency_limit_ms=asked.latency_limit_ms,
+        memory_limit_bytes=asked.memory_limit_bytes,
+        per_model=asked.per_model,
+        notes=_unused_dims(sweep, outcomes),
+    )
+
+
+def _inline() -> Executor:
+    from slicewise.execute._base import choose_executor
+
+    return choose_executor(1)
+
+
+def _objectives(asked: ExploreOptions) -> tuple[Objective, ...]:
+    for name in asked.objectives:
+        if name not in tuple(Objective):
+            raise UsageError(
+                f"objective {name!r} is unknown; a front trades {', '.join(Objective)}"
+                f"{did_you_mean(name, tuple(Objective))}"
+            )
+    if not asked.objectives:
+        raise UsageError(f"a front needs an objective; give one of {', '.join(Objective)}")
+    return tuple(Objective(name) for name in dict.fromkeys(asked.objectives))
+
+
+def _resolve(
+    models: Sequence[ModelLike],
+    devices: Sequence[DeviceLike | None],
+    batches: Sequence[SupportsIndex | None],
+    asked: ExploreOptions,
+) -> Sweep:
+    """Return the sweep with every name looked up; the mistakes that concern all of it raise."""
+    from slicewise.predict.runtimes import runtime_named
+
+    for name, values in (
+        ("models", models), ("devices", devices), ("batches", batches),
+        ("precisions", asked.precisions), ("runtimes", asked.runtimes),
+    ):  # fmt: skip
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise UsageError(f"{name} {values!r}: explore needs a list with at least one of them")
+    for precision in asked.precisions:
+        if precision is not None:
+            Precision.named(precision)
+    for runtime in asked.runtimes:
+        if runtime is not None:
+            runtime_named(runtime)
+    targets = {target.name: target for target in map(target_named, devices)}
+    named = _once([each if isinstance(each, Graph) else _location(each) for each in models])
+    _refuse_if_none_can_be_read(named)
+    return Sweep(
+        models=named,
+        targets=tuple(targets.values()),
+        batches=_once([None if batch is None else _whole(batch) for batch in batches]),
+        precisions=_once(asked.precisions),
+        runtimes=_once(asked.runtimes),
+        dims=dict(asked.dims),
+        inputs=dict(asked.inputs),
+        batch_axes=dict(asked.batch_axes),
+    )
+
+
+def _once(values: Sequence[_Named]) -> tuple[_Named, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _location(model: object) -> str:
+    if not isinstance(model, str | PathLike):
+        raise UsageError(
+            f"a model of type {type(model).__name__} cannot be swept; give the path of a file, a"
+            " zoo name, or a graph that slicewise.load returned"
+        )
+    return fspath(model)
+
+
+def _whole(batch: SupportsIndex) -> int:
+    try:
+        return whole_number(batch)
+    except TypeError:
+        raise UsageError(f"batch {batch!r} is not a whole number; give 1, 8, 32, ...") from None
+
+
+def _refuse_if_none_can_be_read(models: Sequence[str | Graph]) -> None:
+    """Raise what is wrong with the first model if none is there or of a kind that can be read."""
+    from slicewise.graph.frontends._base import format_of
+
+    first: ModelError | UsageError | None = None
+    for model in models:
+        if isinstance(model, Graph):
+            return
+        try:
+            format_of(model)
+        except (ModelError, UsageError) as err:
+            first = first or err
+        else:
+            return
+    assert first is not None
+    raise first
+
+
+def _run(
+    sweep: Sweep,
+    executor: Executor,
+    record: Record | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[GroupOutcome]:
+    """Return the outcome of every group in order; what a journal holds is not done again."""
+    from slicewise.store.journal import Journal
+
+    size, count = len(sweep.columns), len(sweep.groups)
+    done: dict[int, GroupOutcome] = {}
+    with (
+        nullcontext()
+        if record is None
+        else closing(
+            Journal(record.path, GroupOutcome, digest=sweep.digest, fresh=record.fresh)
+        ) as journal
+    ):
+        if journal is not None and record is not None:
+            done.update((outcome.index, outcome) for outcome in journal.entries)
+            if done and record.resumed is not None:
+                record.resumed(len(done) * size, count * size)
+        todo = [index for index in range(count) if index not in done]
+        carried = executor.as_completed(partial(run_group, sweep), todo)
+        for each in carried:
+            if each.error is not None:
+                # not recorded: what killed a worker once need not do so the next time
+                done[todo[each.index]] = lost_group(sweep, todo[each.index], each.error)
+            else:
+                done[todo[each.index]] = each.result()
+                if journal is not None:
+                    journal.append(each.result())
+            if progress is not None:
+                progress(len(done) * size, count * size)
+    return [done[index] for index in range(count)]
+
+
+def _told_apart(sweep: Sweep, outcomes: Sequence[GroupOutcome]) -> list[ModelInfo | None]:
+    """Return what each model is, None for one that could not be read at any batch."""
+    per_model = len(sweep.batches)
+    infos: list[ModelInfo | None] = []
+    for i in range(len(sweep.models)):
+        its = outcomes[i * per_model : (i + 1) * per_model]
+        info = next((each.model for each in its if each.model is not None), None)
+        known = [each for each in infos if each is not None]
+        infos.append(None if info is None else told_apart(info, known))
+    return infos
+
+
+def _points(
+    sweep: Sweep, outcomes: Sequence[GroupOutcome], infos: Sequence[ModelInfo | None]
+) -> list[ExploredPoint]:
+    points = []
+    for (i, j), outcome in zip(sweep.groups, outcomes, strict=True):
+        model, info = sweep.models[i], infos[i]
+        location = model.name if isinstance(model, Graph) else model
+        name, source = (location, location) if info is None else (info.name, info.source)
+        for (precision, runtime, target), cell in zip(sweep.columns, outcome.cells, strict=True):
+            made = cell.prediction
+            if made is not None:
+                notes = tuple(outcome.notes[k] for k in cell.note_indices)
+                made = replace(made, model=name, notes=notes)
+            points.append(
+                ExploredPoint(
+                    model=name,
+                    source=source,
+                    device=target.whole.name,
+                    slice=target.slice_name,
+                    batch=sweep.batches[j] if made is None else made.batch,
+                    precision=precision if made is None else made.precision,
+                    runtime=runtime if made is None else made.runtime,
+                    standing=_before_rivals(made, target),
+                    prediction=made,
+                    failure=cell.failure,
+                )
+            )
+    return points
+
+
+def _before_rivals(made: Prediction | None, target: Device) -> Standing:
+    """Return where a point stands by itself: DOMINATED until it is held against the others."""
+    if made is None:
+        return Standing.IMPOSSIBLE
+    over = made.memory_bytes.value > target.memory_bytes
+    return Standing.UNFIT if over else Standing.DOMINATED
+
+
+def _judged(
+    points: Sequence[ExploredPoint], objectives: Sequence[Objective], asked: ExploreOptions
+) -> tuple[ExploredPoint, ...]:
+    """Return the points with their standing: the front is made of those that are allowed on it."""
+    standing = [_standing(point, asked) for point in points]
+    rivals: dict[str, list[int]] = {}
+    for i, point in enumerate(points):
+        if standing[i] is Standing.DOMINATED:
+            rivals.setdefault(point.source if asked.per_model else "", []).append(i)
+    for its in rivals.values():
+        made = [points[i].prediction for i in its]
+        for k in front_of([costs_of(each, objectives) for each in made if each is not None]):
+            standing[its[k]] = Standing.FRONT
+    return tuple(
+        replace(point, standing=told) for point, told in zip(points, standing, strict=True)
+    )
+
+
+def _standing(point: ExploredPoint, asked: ExploreOptions) -> Standing:
+    """Return where a point stands within the limits that were asked."""
+    made = point.prediction
+    if made is None or point.standing is Standing.UNFIT:
+        return point.standing
+    limit_ms, limit_bytes = asked.latency_limit_ms, asked.memory_limit_bytes
+    if (limit_ms is not None and made.latency_ms.value > limit_ms) or (
+        limit_bytes is not None and made.memory_bytes.value > limit_bytes
+    ):
+        return Standing.OVER_LIMIT
+    return Standing.DOMINATED
+
+
+def _unused_dims(sweep: Sweep, outcomes: Sequence[GroupOutcome]) -> tuple[Note, ...]:
+    """Say which `dims` changed nothing. One model alone refuses them when it is read."""
+    read = [outcome for outcome in outcomes if outcome.model is not None]
+    unused = set(sweep.dims) - {name for outcome in read for name in outcome.dims}
+    if not read:
+        return ()
+    return tuple(
+        Note("dim-unused", f"no model has a free dimension {name!r}; it changed nothing")
+        for name in sorted(unused)
+    )

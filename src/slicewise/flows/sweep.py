@@ -1,0 +1,123 @@
+"""What a sweep consists of, and the work of one group of it.
+
+A group is one model at one batch: its graph is read once, cast and counted once for each precision
+and runtime, and predicted on all devices together. Runs in workers, so everything here can be
+pickled. No error leaves a group: it becomes the reason of the points that it concerns.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from slicewise._version import __version__
+from slicewise.core.cost import Prediction
+from slicewise.core.device import Device
+from slicewise.core.errors import SlicewiseError
+from slicewise.core.exploration import Cell, Failure, GroupOutcome
+from slicewise.core.graph import Graph
+from slicewise.core.notes import Note
+from slicewise.flows.cached_load import package_versions
+from slicewise.flows.load import load
+from slicewise.flows.predict import PredictOptions, describe, predict_where_possible
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep with every name resolved. `optional_dims` need not occur in each model."""
+
+    models: tuple[str | Graph, ...]
+    targets: tuple[Device, ...]
+    batches: tuple[int | None, ...]
+    precisions: tuple[str | None, ...]
+    runtimes: tuple[str | None, ...]
+    dims: Mapping[str, int]
+    inputs: Mapping[str, Sequence[int]]
+    batch_axes: Mapping[str, int | None]
+
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """(index of the model, index of the batch) of each group, in order."""
+        return tuple(product(range(len(self.models)), range(len(self.batches))))
+
+    @property
+    def columns(self) -> tuple[tuple[str | None, str | None, Device], ...]:
+        """(precision, runtime, device) of each cell of a group, in order."""
+        return tuple(product(self.precisions, self.runtimes, self.targets))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the results depend on: models, devices, options, version."""
+        parts = [__version__, *map(_stamp, self.models), repr(replace(self, models=()))]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _stamp(model: str | Graph) -> str:
+    """Return what changes when a model does: size and time of a file, versions behind a name."""
+    if isinstance(model, Graph):
+        return f"graph {model.digest} {model.binding!r}"
+    try:
+        told = os.stat(model)
+    except (OSError, ValueError):
+        return f"{model!r} {package_versions()}"
+    return f"{model!r} {told.st_size} {told.st_mtime_ns}"
+
+
+def run_group(sweep: Sweep, index: int) -> GroupOutcome:
+    """Return what becomes of every point of one group."""
+    i, j = sweep.groups[index]
+    dims = sweep.dims
+    try:
+        graph = load(
+            sweep.models[i],
+            batch=sweep.batches[j],
+            dims=dims,
+            inputs=sweep.inputs,
+            batch_axes=sweep.batch_axes,
+            optional_dims=frozenset(dims) if len(sweep.models) > 1 else frozenset(),
+        )
+        model = describe(graph)
+    except Exception as err:
+        return lost_group(sweep, index, err)
+    made = [
+        each
+        for precision, runtime in product(sweep.precisions, sweep.runtimes)
+        for each in _predict(graph, sweep.targets, precision, runtime)
+    ]
+    numbers: dict[Note, int] = {}
+    cells = tuple(_cell(each, numbers) for each in made)
+    used = tuple(name for name in dims if name in graph.binding.dims)
+    return GroupOutcome(index, model, cells, tuple(numbers), used)
+
+
+def lost_group(sweep: Sweep, index: int, error: Exception) -> GroupOutcome:
+    """Return a group whose points all have the same reason for not being."""
+    cell = Cell(None, _failure(error))
+    return GroupOutcome(index, None, (cell,) * len(sweep.columns))
+
+
+def _predict(
+    graph: Graph, targets: Sequence[Device], precision: str | None, runtime: str | None
+) -> Sequence[Prediction | Exception]:
+    options = PredictOptions(precision=precision, runtime=runtime)
+    try:
+        return predict_where_possible(graph, targets, options)
+    except Exception as err:  # concerns the graph in this precision, so every device
+        return [err] * len(targets)
+
+
+def _cell(made: Prediction | Exception, numbers: dict[Note, int]) -> Cell:
+    """Return a cell; its notes are numbered through the group, its nodes are left out."""
+    if isinstance(made, Exception):
+        return Cell(None, _failure(made))
+    indices = tuple(numbers.setdefault(note, len(numbers)) for note in made.notes)
+    return Cell(replace(made, nodes=(), notes=()), None, indices)
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, SlicewiseError):
+        return Failure(type(error).__name__, error.exit_code, str(error))
+    # A fault of ours costs one model its rows, not a night's sweep; the row says what to report.
+    told = f"unexpected {type(error).__name__}: {error}; please report it with the model"
+    return Failure("SlicewiseError", SlicewiseError.exit_code, told)

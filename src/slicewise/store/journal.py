@@ -1,0 +1,135 @@
+"""A journal of finished work beside a result, so that a killed run goes on where it stopped.
+
+JSON lines: a header with the digest of the whole work, then one entry a line, each on the disk
+before the next is taken up. Knows nothing of what the entries mean.
+"""
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO, Generic, TypeVar
+
+import msgspec
+
+from slicewise.core.errors import StoreError
+
+Entry = TypeVar("Entry")
+_SCHEMA = "slicewise.journal/1"
+
+
+class Journal(Generic[Entry]):
+    """An open journal; nobody else can open it meanwhile (where the system has file locks)."""
+
+    def __init__(self, path: Path, kind: type[Entry], *, digest: str, fresh: bool = False) -> None:
+        """Open the journal at `path`, or begin one; `entries` holds what is in it.
+
+        `digest` names the work as a whole. `fresh` drops a journal that is there. A torn last
+        line is dropped. `StoreError` if the file is of other work, is no journal, is damaged, is
+        being written by another process, or cannot be written.
+        """
+        self.path = path
+        self.entries: list[Entry] = []
+        try:
+            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        except OSError as err:
+            raise self._unusable(err) from err
+        try:
+            _lock(self._file, path)
+            self._take_up(kind, digest, fresh)
+        except OSError as err:
+            self._file.close()
+            raise self._unusable(err) from err
+        except StoreError:
+            self._file.close()
+            raise
+
+    def _take_up(self, kind: type[Entry], digest: str, fresh: bool) -> None:
+        lines = self._file.read().split(b"\n")
+        lines.pop()  # what follows the last newline is a line cut short, or nothing
+        if lines and _header(lines[0]) is None:
+            raise StoreError(
+                f"{str(self.path)!r} is there and is no journal of slicewise; move it away, or"
+                " write the result elsewhere"
+            )
+        if fresh or not lines:
+            self._file.seek(0)
+            self._file.truncate()
+            self._write({"schema": _SCHEMA, "digest": digest})
+            return
+        if _header(lines[0]) != digest:
+            raise StoreError(
+                f"{str(self.path)!r} is the journal of another sweep (other models, devices,"
+                " options or another version of slicewise); give --fresh to begin anew, or write"
+                " the result elsewhere"
+            )
+        for number, line in enumerate(lines[1:], 2):
+            self.entries.append(self._decoded(line, number, kind))
+        end = sum(len(line) + 1 for line in lines)
+        self._file.seek(end)
+        self._file.truncate()
+
+    def _decoded(self, line: bytes, number: int, kind: type[Entry]) -> Entry:
+        try:
+            # Not msgspec's own decoder: a file name that is no UTF-8 comes as a lone surrogate.
+            return msgspec.convert(json.loads(line), kind)
+        except (ValueError, msgspec.ValidationError) as err:
+            raise StoreError(
+                f"line {number} of {str(self.path)!r} is damaged: {err}; give --fresh to begin"
+                " anew"
+            ) from err
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry; it is on the disk when this returns. `StoreError` if it cannot be."""
+        try:
+            self._write(msgspec.to_builtins(entry))
+        except OSError as err:
+            raise self._unusable(err) from err
+
+    def _write(self, plain: object) -> None:
+        self._file.write(json.dumps(plain, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file and leave it where it is."""
+        self._file.close()
+
+    def _unusable(self, err: OSError) -> StoreError:
+        return StoreError(
+            f"the journal {str(self.path)!r} cannot be written: {err.strerror or err}; write the"
+            " result to another place"
+        )
+
+
+def _header(line: bytes) -> str | None:
+    """Return the digest in a header, None if the line is none."""
+    try:
+        header = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(header, dict) or header.get("schema") != _SCHEMA:
+        return None
+    return str(header.get("digest"))
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Lock the file until it is closed; a killed process holds no lock."""
+    locks = _locks()
+    if locks is None:
+        return
+    try:
+        locks.flock(file.fileno(), locks.LOCK_EX | locks.LOCK_NB)
+    except BlockingIOError as err:
+        raise StoreError(
+            f"{str(path)!r} is being written by another run; wait for it, or write the result"
+            " elsewhere"
+        ) from err
+
+
+def _locks() -> ModuleType | None:
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return None
+    return fcntl

@@ -1,0 +1,319 @@
+"""Sweeps from Python: every point a row, in an order that no worker changes; going on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import slicewise
+from slicewise.core.cost import Prediction
+from slicewise.core.device import Device
+from slicewise.core.errors import DeviceError, ModelError, StoreError, UsageError
+from slicewise.core.executor import Done, Item, Result
+from slicewise.core.exploration import Exploration, ExploredPoint, Standing
+from slicewise.core.graph import Graph
+from slicewise.execute.inline import InlineExecutor
+from slicewise.execute.local import LocalPool
+from slicewise.flows.explore import ExploreOptions, Record, explore
+from slicewise.flows.pareto import costs_of
+from slicewise.flows.predict import PredictOptions, predict_where_possible
+from slicewise.testing import onnx_models
+
+Light = Callable[[str], Path]
+CARD = "a100-sxm4-80gb"
+
+
+def _key(point: ExploredPoint) -> tuple[object, ...]:
+    return (point.model, point.batch, point.precision, point.runtime, point.device, point.slice)
+
+
+def _small(light: Light, **changes: object) -> Exploration:
+    given: dict[str, object] = {
+        "devices": [CARD, "mi300x", f"{CARD}/1g.10gb"],
+        "batches": [1, 8],
+        "options": ExploreOptions(
+            precisions=["fp32", "fp16"], runtimes=["onnxruntime", "tensorrt"]
+        ),
+    }
+    models = [light("squeezenet"), light("shufflenet")]
+    return explore(models, **{**given, **changes})  # type: ignore[arg-type]
+
+
+class Reversed:
+    """Runs items last first: no order of completion may change a result."""
+
+    workers = 1
+
+    def as_completed(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[Done[Result]]:
+        for i in reversed(range(len(items))):
+            yield Done(i, function(items[i]))
+
+
+class Interrupted:
+    """Stops the whole sweep after some items, as Ctrl-C would."""
+
+    workers = 1
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def as_completed(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[Done[Result]]:
+        for i, item in enumerate(items):
+            if i == self.after:
+                raise KeyboardInterrupt
+            yield Done(i, function(item))
+
+
+def test_points_are_the_whole_product_in_the_order_asked(light: Light) -> None:
+    found = _small(light)
+    assert [_key(point) for point in found.points] == [
+        (model, batch, precision, runtime, device, part)
+        for model in (found.models[0].name, found.models[1].name)
+        for batch in (1, 8)
+        for precision in ("fp32", "fp16")
+        for runtime in ("onnxruntime", "tensorrt")
+        for device, part in ((CARD, None), ("mi300x", None), (CARD, "1g.10gb"))
+    ]
+
+
+def test_every_executor_gives_the_same_points_exactly(light: Light) -> None:
+    reference = _small(light, executor=InlineExecutor())
+    assert _small(light, executor=Reversed()) == reference
+    assert _small(light, executor=LocalPool(2)) == reference
+
+
+def test_a_point_is_what_predict_says(light: Light) -> None:
+    for point in _small(light).points:
+        if point.prediction is None:
+            continue
+        made = slicewise.predict(
+            point.source,
+            device=point.device if point.slice is None else f"{point.device}/{point.slice}",
+            batch=point.batch,
+            precision=point.precision,
+            runtime=point.runtime,
+        )
+        assert point.prediction == replace(made, nodes=(), model=point.model)
+
+
+def test_what_cannot_be_is_a_row_with_its_reason_and_costs_no_other_row(
+    light: Light, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    found = explore(
+        [broken, light("squeezenet"), tmp_path / "missing.onnx"],
+        devices=["t4", "mi300x"],
+        options=ExploreOptions(precisions=["fp32", "nvfp4"], runtimes=["tensorrt"]),
+    )
+    assert len(found.points) == 3 * 2 * 2
+    reasons = {point.failure.reason for point in found.points if point.failure is not None}
+    for words in ("broken.onnx", "missing.onnx", "t4 has no fp4 arithmetic", "NVIDIA GPUs only"):
+        assert any(words in reason for reason in reasons)
+    possible = [point for point in found.points if point.failure is None]
+    assert [(point.device, point.precision) for point in possible] == [("t4", "fp32")]
+    assert all(
+        (point.standing is Standing.IMPOSSIBLE) == (point.prediction is None)
+        for point in found.points
+    )
+    assert {p.failure.exit_code for p in found.points if p.failure is not None} == {3, 4}
+
+
+def test_a_fault_in_the_house_is_the_reason_of_its_rows_only(
+    light: Light, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slicewise.flows import sweep
+
+    true = predict_where_possible
+
+    def faulty(
+        graph: Graph, targets: Sequence[Device], options: PredictOptions
+    ) -> Sequence[Prediction | DeviceError]:
+        if options.precision == "fp16":
+            raise ZeroDivisionError("division by zero")
+        return true(graph, targets, options)
+
+    monkeypatch.setattr(sweep, "predict_where_possible", faulty)
+    options = ExploreOptions(precisions=["fp16", "fp32"])
+    found = explore([light("squeezenet")], devices=["t4"], options=options)
+    first, second = found.points
+    assert first.failure is not None and second.failure is None
+    assert "unexpected ZeroDivisionError" in first.failure.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"devices": ["t5"]}, DeviceError, "'t5' is unknown"),
+        ({"devices": []}, UsageError, "needs a list with at least one"),
+        ({"batches": ["1"]}, UsageError, "not a whole number"),
+        ({"options": ExploreOptions(precisions=["fp31"])}, UsageError, "'fp31' is unknown"),
+        ({"options": ExploreOptions(runtimes=["trt"])}, UsageError, "'trt' is unknown"),
+        ({"options": ExploreOptions(objectives=["speed"])}, UsageError, "'speed' is unknown"),
+        ({"options": ExploreOptions(objectives=[])}, UsageError, "needs an objective"),
+    ],
+)
+def test_a_mistake_that_concerns_all_is_refused_before_any_work(
+    light: Light, changes: dict[str, object], error: type[Exception], message: str
+) -> None:
+    class Untouched:
+        workers = 1
+
+        def as_completed(self, function: object, items: object) -> Iterator[Done[object]]:
+            raise AssertionError("work was begun")
+
+    with pytest.raises(error, match=message):
+        _small(light, **{"executor": Untouched(), **changes})
+
+
+def test_models_none_of_which_is_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no model file"):
+        explore([tmp_path / "a.onnx", tmp_path / "b.onnx"], devices=["t4"])
+
+
+def test_what_is_named_twice_counts_once(light: Light) -> None:
+    model = light("squeezenet")
+    found = explore([model, str(model)], devices=["t4", "T4"], batches=[1, 1])
+    assert len(found.points) == 1
+
+
+def test_models_of_one_name_are_told_apart_by_their_source(light: Light, tmp_path: Path) -> None:
+    copy = tmp_path / light("squeezenet").name
+    copy.write_bytes(light("squeezenet").read_bytes())
+    found = explore([light("squeezenet"), copy], devices=["t4"])
+    assert len({point.model for point in found.points}) == 2
+    assert found.points[1].model == str(copy)
+
+
+def test_the_front_is_the_non_dominated_part_of_what_is_allowed(light: Light) -> None:
+    found = _small(light)
+    made = [p for p in found.points if p.prediction is not None]
+    costs = [costs_of(p.prediction, found.objectives) for p in made if p.prediction is not None]
+    for point, cost in zip(made, costs, strict=True):
+        beaten = any(
+            all(a <= b for a, b in zip(other, cost, strict=True)) and other != cost
+            for other in costs
+        )
+        assert point.on_front is not beaten
+
+
+def test_limits_and_device_memory_keep_points_off_the_front(light: Light) -> None:
+    free = _small(light)
+    latencies = sorted(p.prediction.latency_ms.value for p in free.points if p.prediction)
+    limit_ms = latencies[len(latencies) // 2]
+    options = ExploreOptions(precisions=["fp32", "fp16"], latency_limit_ms=limit_ms)
+    found = _small(light, options=options)
+    for point in found.points:
+        assert point.prediction is not None
+        over = point.prediction.latency_ms.value > limit_ms
+        assert (point.standing is Standing.OVER_LIMIT) == over
+    none = _small(light, options=replace(options, memory_limit_bytes=1))
+    assert none.front == ()
+    crowded = explore([light("vgg19")], devices=[f"{CARD}/1g.10gb"], batches=[4096])
+    assert [point.standing for point in crowded.points] == [Standing.UNFIT]
+
+
+def test_each_model_has_a_front_of_its_own_when_asked(light: Light) -> None:
+    options = ExploreOptions(objectives=["latency"], per_model=True)
+    found = _small(light, options=options)
+    assert {point.model for point in found.front} == {model.name for model in found.models}
+    alone = [
+        explore([model], devices=[CARD, "mi300x", f"{CARD}/1g.10gb"], batches=[1, 8],
+                options=options).front
+        for model in (light("squeezenet"), light("shufflenet"))
+    ]  # fmt: skip
+    assert [_key(p)[1:] for p in found.front] == [_key(p)[1:] for front in alone for p in front]
+
+
+def test_a_dimension_that_no_model_has_leaves_a_note(light: Light, tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    onnx_models.save(onnx_models.small_decoder(layers=1), path)
+    models = [light("squeezenet"), path]
+    named = {"batch": 1, "seq": 16, "past": 4, "total": 20}
+    found = explore(models, devices=["t4"], options=ExploreOptions(dims={**named, "sqe": 3}))
+    assert "sqe" in " ".join(note.text for note in found.notes)
+    assert not any("'seq'" in note.text for note in found.notes)
+
+
+def test_progress_grows_to_the_whole_and_never_falls(light: Light) -> None:
+    told: list[tuple[int, int]] = []
+    _small(light, progress=lambda done, count: told.append((done, count)))
+    assert told == sorted(told)
+    assert told[-1] == (48, 48)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(
+    light: Light, tmp_path: Path, after: int
+) -> None:
+    path = tmp_path / "sweep.partial"
+    with pytest.raises(KeyboardInterrupt):
+        _small(light, executor=Interrupted(after), record=Record(path))
+    resumed: list[tuple[int, int]] = []
+    progress: list[int] = []
+    record = Record(path, resumed=lambda done, count: resumed.append((done, count)))
+    found = _small(light, record=record, progress=lambda done, _: progress.append(done))
+    assert found == _small(light)
+    assert resumed == ([(12 * after, 48)] if after else [])
+    assert progress == list(range(12 * (after + 1), 49, 12))
+    record.discard()
+    assert not path.exists()
+
+
+def test_another_front_of_the_same_sweep_is_resumed_another_sweep_is_refused(
+    light: Light, tmp_path: Path
+) -> None:
+    record = Record(tmp_path / "sweep.partial")
+    _small(light, record=record)
+    cheap = ExploreOptions(
+        precisions=["fp32", "fp16"], runtimes=["onnxruntime", "tensorrt"], objectives=["energy"]
+    )
+    idle = Interrupted(0)
+    idle.after = -1
+    found = _small(light, record=record, options=cheap, executor=idle)
+    assert len(found.points) == 48
+    with pytest.raises(StoreError, match="--fresh"):
+        _small(light, record=record, batches=[1, 16])
+    assert len(_small(light, record=replace(record, fresh=True), batches=[1]).points) == 24
+
+
+def test_a_changed_model_is_another_sweep(light: Light, tmp_path: Path) -> None:
+    import os
+
+    model = tmp_path / "model.onnx"
+    model.write_bytes(light("squeezenet").read_bytes())
+    record = Record(tmp_path / "sweep.partial")
+    explore([model], devices=["t4"], record=record)
+    explore([model], devices=["t4"], record=record)
+    os.utime(model, ns=(0, 0))
+    with pytest.raises(StoreError, match="another sweep"):
+        explore([model], devices=["t4"], record=record)
+
+
+def test_what_killed_a_worker_is_tried_again_when_resumed(light: Light, tmp_path: Path) -> None:
+    class Losing:
+        workers = 1
+
+        def as_completed(
+            self, function: Callable[[Item], Result], items: Sequence[Item]
+        ) -> Iterator[Done[Result]]:
+            for i, item in enumerate(items):
+                yield Done(i, error=UsageError("lost")) if i == 1 else Done(i, function(item))
+
+    record = Record(tmp_path / "sweep.partial")
+    found = _small(light, executor=Losing(), record=record)
+    lost = [point for point in found.points if point.failure and point.failure.reason == "lost"]
+    assert len(lost) == 12
+    assert _small(light, record=record) == _small(light)
+
+
+def test_a_loaded_graph_is_swept_like_its_file(light: Light) -> None:
+    graph = slicewise.load(light("squeezenet"))
+    by_graph = explore([graph], devices=["t4"], batches=[1, 8])
+    by_path = explore([light("squeezenet")], devices=["t4"], batches=[1, 8])
+    assert by_graph.points == by_path.points
