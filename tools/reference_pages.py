@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-COMMANDS = ("", "predict", "support", "devices")
+COMMANDS = ("", "predict", "explore", "support", "devices")
 
 
 def cli_page() -> str:
