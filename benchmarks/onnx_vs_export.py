@@ -23,8 +23,11 @@ from unittest import mock
 
 import slicewise
 from benchmarks.tables import write_result
-from slicewise.graph.frontends import zoo, zoo_timm, zoo_torchvision, zoo_transformers
-from slicewise.graph.frontends.zoo_model import parse
+from slicewise.graph.frontends import zoo
+from slicewise.graph.frontends.zoo import timm as zoo_timm
+from slicewise.graph.frontends.zoo import torchvision as zoo_torchvision
+from slicewise.graph.frontends.zoo import transformers as zoo_transformers
+from slicewise.graph.frontends.zoo.model import parse
 from slicewise.graph.work import count_work
 
 _SMALL = "num_hidden_layers=2&hidden_size=128&num_attention_heads=4&intermediate_size=256"

@@ -19,10 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.diffusion_unet import DiffusionUnet
 from benchmarks.tables import write_result
 from slicewise.core.graph import Binding, Graph
-from slicewise.graph.frontends import zoo_timm, zoo_torchvision, zoo_transformers
 from slicewise.graph.frontends.torch import ModuleSource
 from slicewise.graph.frontends.zoo import import_torchvision
-from slicewise.graph.frontends.zoo_model import ZooModel, parse
+from slicewise.graph.frontends.zoo import timm as zoo_timm
+from slicewise.graph.frontends.zoo import torchvision as zoo_torchvision
+from slicewise.graph.frontends.zoo import transformers as zoo_transformers
+from slicewise.graph.frontends.zoo.model import ZooModel, parse
 from slicewise.graph.work import count_work
 
 LIMIT = 0.005

@@ -23,7 +23,10 @@ from typing import Any
 
 import slicewise
 from benchmarks.tables import markdown, write_result
-from slicewise.graph.frontends import zoo, zoo_timm, zoo_torchvision, zoo_transformers
+from slicewise.graph.frontends import zoo
+from slicewise.graph.frontends.zoo import timm as zoo_timm
+from slicewise.graph.frontends.zoo import torchvision as zoo_torchvision
+from slicewise.graph.frontends.zoo import transformers as zoo_transformers
 
 SEED = 5
 TIMM, TRANSFORMERS = 100, 100

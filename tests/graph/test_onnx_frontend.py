@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from slicewise.core.errors import ModelError, SlicewiseError, UsageError
 from slicewise.core.graph import Binding, Constant, Graph, Role, Tensor, captured_by
 from slicewise.core.precision import DType
-from slicewise.graph.frontends import _base, onnx_wire
+from slicewise.graph.frontends import _base
 from slicewise.graph.frontends._base import FRONTENDS, load
 from slicewise.graph.frontends.onnx import OnnxSource, read_graph
+from slicewise.graph.frontends.onnx import wire as onnx_wire
 from slicewise.graph.work import count_work
 from slicewise.testing import onnx_models as tiny
 

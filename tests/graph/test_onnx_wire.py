@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.frontends import onnx_wire
-from slicewise.graph.frontends.onnx_wire import KEPT_BYTES, looks_like_onnx, read_stripped
+from slicewise.graph.frontends.onnx import wire as onnx_wire
+from slicewise.graph.frontends.onnx.wire import KEPT_BYTES, looks_like_onnx, read_stripped
 from slicewise.testing import onnx_models as tiny
 
 _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")

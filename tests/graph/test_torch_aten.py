@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from slicewise.graph.frontends.aten import all_rows, find_row
-from slicewise.graph.frontends.aten.row import Row, Storage
+from slicewise.graph.frontends.torch.aten import all_rows, find_row
+from slicewise.graph.frontends.torch.aten.row import Row, Storage
 from slicewise.graph.ops import operator
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as f
 
 from slicewise.core.graph import Binding, Graph, Node, Role, reads_of
 from slicewise.graph.frontends.torch import read_exported, read_module
-from slicewise.graph.frontends.torch_export import quiet
-from slicewise.graph.frontends.torch_strides import can_view
+from slicewise.graph.frontends.torch.export import quiet
+from slicewise.graph.frontends.torch.strides import can_view
 from slicewise.graph.work import count_work
 
 

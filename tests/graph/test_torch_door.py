@@ -15,7 +15,7 @@ from torch import nn
 from slicewise.core.errors import ModelError, UsageError
 from slicewise.core.graph import Binding, Graph
 from slicewise.graph.frontends.torch import read_exported, read_module, read_program
-from slicewise.graph.frontends.torch_export import Exported, export, quiet
+from slicewise.graph.frontends.torch.export import Exported, export, quiet
 from slicewise.graph.work import count_work
 
 
@@ -247,7 +247,7 @@ def test_a_pt2_file_gives_the_graph_of_its_program(tmp_path: Path, free: Any) ->
 
 
 def test_the_bytes_of_weights_are_not_read(tmp_path: Path) -> None:
-    from slicewise.graph.frontends.torch_file import load_program
+    from slicewise.graph.frontends.torch.file import load_program
 
     module, path = nn.Linear(3, 4), tmp_path / "net.pt2"
     module.weight.data.fill_(1.0)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from slicewise.core.graph import Binding, Graph  # noqa: E402
 from slicewise.graph.frontends.torch import read_exported, read_module  # noqa: E402
-from slicewise.graph.frontends.torch_lives import align  # noqa: E402
+from slicewise.graph.frontends.torch.lives import align  # noqa: E402
 
 WIDTH = 8
 

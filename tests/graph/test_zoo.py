@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slicewise.core.errors import MissingDependency, ModelError, SlicewiseError, UsageError
 from slicewise.core.graph import Binding, Graph
 from slicewise.graph.frontends import _base, zoo
-from slicewise.graph.frontends.zoo_model import ZooName, literal, parse
+from slicewise.graph.frontends.zoo.model import ZooName, literal, parse
 from slicewise.graph.work import count_work
 
 pytest.importorskip("torch")

@@ -95,7 +95,7 @@ def format_of(location: str) -> str:
     suffix = path.suffix.lower()
     if suffix in _FORMAT_OF_SUFFIX:
         return _FORMAT_OF_SUFFIX[suffix]
-    from slicewise.graph.frontends.onnx_wire import looks_like_onnx
+    from slicewise.graph.frontends.onnx.wire import looks_like_onnx
 
     if looks_like_onnx(path):
         return "onnx"

@@ -4,7 +4,7 @@ Each function serves rows of the ATen table. None reads a size that may be the b
 of a graph must not depend on it.
 """
 
-from slicewise.graph.frontends.aten.row import Attrs, Call, MakeAttrs
+from slicewise.graph.frontends.torch.aten.row import Attrs, Call, MakeAttrs
 
 
 def fixed(**attrs: int | float | str) -> MakeAttrs:

@@ -12,11 +12,11 @@ from typing import Any
 from slicewise.core.graph import Constant, Graph, Node, Role, Tensor, reads_of
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType
-from slicewise.graph.frontends.aten import find_row
-from slicewise.graph.frontends.aten.row import ATEN, Call, Row, Storage, Values
-from slicewise.graph.frontends.torch_lives import LAST_HELD, lifetime_notes
-from slicewise.graph.frontends.torch_names import held_arguments, node_names, scopes_of
-from slicewise.graph.frontends.torch_strides import can_view, is_dense
+from slicewise.graph.frontends.torch.aten import find_row
+from slicewise.graph.frontends.torch.aten.row import ATEN, Call, Row, Storage, Values
+from slicewise.graph.frontends.torch.lives import LAST_HELD, lifetime_notes
+from slicewise.graph.frontends.torch.names import held_arguments, node_names, scopes_of
+from slicewise.graph.frontends.torch.strides import can_view, is_dense
 
 _DTYPES = {
     "float64": DType.FP64, "float32": DType.FP32, "float16": DType.FP16, "bfloat16": DType.BF16,
@@ -278,7 +278,7 @@ def _convert_call(node: Any, module: Any, scope: Scope) -> None:
         if isinstance(source, tuple) and isinstance(node.args[1], int):
             scope.names[node] = source[node.args[1]]
     elif hasattr(target, "name") and hasattr(target, "dispatch"):
-        from slicewise.graph.frontends.torch_control import convert_higher_order
+        from slicewise.graph.frontends.torch.control import convert_higher_order
 
         convert_higher_order(node, module, scope)
 

@@ -14,8 +14,8 @@ from typing import Any
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
 from slicewise.graph.check import listed
-from slicewise.graph.frontends.aten.row import Values
-from slicewise.graph.frontends.torch_bind import Asked
+from slicewise.graph.frontends.torch.aten.row import Values
+from slicewise.graph.frontends.torch.bind import Asked
 
 Sizes = tuple[int, ...]
 

@@ -12,7 +12,7 @@ import onnx
 
 from slicewise.core.graph import Constant, Role, Tensor
 from slicewise.core.precision import DType
-from slicewise.graph.frontends.onnx_fold import Known, Scope
+from slicewise.graph.frontends.onnx.fold import Known, Scope
 from slicewise.graph.ops import role_of_slot
 from slicewise.graph.shape.facts import constant_value
 

@@ -1,7 +1,7 @@
 """ATen's element-wise functions, normalisations, reductions, pools and sorts."""
 
-from slicewise.graph.frontends.aten import attributes as make
-from slicewise.graph.frontends.aten.row import Call, Row, Storage, own_rows, rows
+from slicewise.graph.frontends.torch.aten import attributes as make
+from slicewise.graph.frontends.torch.aten.row import Call, Row, Storage, own_rows, rows
 
 
 def _adaptive_average(call: Call) -> str:

@@ -2,7 +2,7 @@
 
 Options are fields of the configuration (`text_config.hidden_size` reaches a nested one), and two
 words of our own: `head` chooses the class (`AutoModelFor...`), `seq` the length of text. What goes
-into which class is in `zoo_modalities`.
+into which class is in `zoo/modalities.py`.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 from slicewise.core.errors import ModelError, UsageError
-from slicewise.graph.frontends.zoo_meta import built_on_meta
-from slicewise.graph.frontends.zoo_modalities import example_inputs
-from slicewise.graph.frontends.zoo_model import (
+from slicewise.graph.frontends.zoo.meta import built_on_meta
+from slicewise.graph.frontends.zoo.modalities import example_inputs
+from slicewise.graph.frontends.zoo.model import (
     ZooModel,
     ZooName,
     literal,

@@ -23,7 +23,7 @@ _DEPENDS_ON_DATA = (
     "cannot be called on meta tensors", "Tensor.item()", "PendingUnbackedSymbolNotFound",
     "Cannot copy out of meta tensor", "UnbackedSymInt",
 )  # fmt: skip
-_OURS = ("torch_export.py", "torch_errors.py", "torch_lives.py", "torch.py")
+_OURS = str(Path(__file__).parent)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -83,7 +83,7 @@ def _place(err: BaseException, text: str) -> str:
     for found in (stack, frames):
         own = [frame for frame in found if not _is_of_torch(frame[0])]
         called = [frame for frame in own if frame[2] not in ("export", "_export")]
-        if called and not called[-1][0].endswith(_OURS):
+        if called:
             path, line, function = called[-1]
             short = "/".join(Path(path).parts[-2:])
             return f" ({short}:{line}, in {function})"
@@ -100,9 +100,11 @@ def _chain(err: BaseException) -> list[BaseException]:
 
 
 def _is_of_torch(path: str) -> bool:
-    parts = Path(path).parts
-    is_stdlib = path.startswith(_STDLIB) and "site-packages" not in parts
-    return "torch" in parts or "<" in path or is_stdlib or path.endswith(_OURS)
+    """True for the frames of torch, of the standard library and of this folder."""
+    import torch
+
+    is_stdlib = path.startswith(_STDLIB) and "site-packages" not in Path(path).parts
+    return "<" in path or is_stdlib or path.startswith((_OURS, str(Path(torch.__file__).parent)))
 
 
 def given_text(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -4,8 +4,8 @@ One row an operator; `find_row` looks it up by its name without overload. Anythi
 kept under ATen's own name, and counted by its bytes.
 """
 
-from slicewise.graph.frontends.aten import arithmetic, contractions, movement
-from slicewise.graph.frontends.aten.row import Row
+from slicewise.graph.frontends.torch.aten import arithmetic, contractions, movement
+from slicewise.graph.frontends.torch.aten.row import Row
 
 __all__ = ["all_rows", "find_row"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.frontends.torch_export import quiet
+from slicewise.graph.frontends.torch.export import quiet
 
 _SAVE = "save it with torch.export.save(torch.export.export(model, inputs), 'model.pt2')"
 # Members that tell what a zip file of torch is: part of a member's name -> what it says.

@@ -1,7 +1,7 @@
 """ATen's views, copies, look-ups, fills and checks."""
 
-from slicewise.graph.frontends.aten import attributes as make
-from slicewise.graph.frontends.aten.row import Row, Storage, own_rows, rows
+from slicewise.graph.frontends.torch.aten import attributes as make
+from slicewise.graph.frontends.torch.aten.row import Row, Storage, own_rows, rows
 
 _SELF = ("self",)
 

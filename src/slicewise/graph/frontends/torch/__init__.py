@@ -12,10 +12,10 @@ from typing import Any
 from slicewise.core.errors import MissingDependency, ModelError
 from slicewise.core.graph import Binding, Graph, Source
 from slicewise.core.notes import Note, unique_notes
-from slicewise.graph.frontends.aten.row import Values
-from slicewise.graph.frontends.torch_bind import Asked, ask, ask_module, check_ranges, symbol_sizes
-from slicewise.graph.frontends.torch_convert import convert
-from slicewise.graph.frontends.torch_export import (
+from slicewise.graph.frontends.torch.aten.row import Values
+from slicewise.graph.frontends.torch.bind import Asked, ask, ask_module, check_ranges, symbol_sizes
+from slicewise.graph.frontends.torch.convert import convert
+from slicewise.graph.frontends.torch.export import (
     Exported,
     export,
     in_order,
@@ -111,7 +111,7 @@ def read_program(path: str, binding: Binding) -> Graph:
     `ModelError` if the file is no exported program or dimensions stay free; `UsageError` if the
     binding names what it does not have.
     """
-    from slicewise.graph.frontends.torch_file import load_program
+    from slicewise.graph.frontends.torch.file import load_program
 
     require_torch()
     program = load_program(Path(path))
@@ -181,7 +181,7 @@ def _bind_program(
         values = Values(sizes)
         graph = convert(program, values, name=name)
         return _bound(graph, asked, source)
-    from slicewise.graph.frontends.torch_rebatch import rebatch
+    from slicewise.graph.frontends.torch.rebatch import rebatch
 
     values, notes = rebatch(program, asked, label=label)
     graph = convert(program, values, name=name)

@@ -1,6 +1,6 @@
 """What one row of the ATen table is made of, and how it sees a call of an ATen operator.
 
-Types only: the rows are in the other modules of the folder, `torch_convert.py` reads them. No
+Types only: the rows are in the other modules of the folder, `torch/convert.py` reads them. No
 torch is imported; a call is looked at through the attributes that an FX node has.
 """
 

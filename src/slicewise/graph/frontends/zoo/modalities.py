@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.frontends.zoo_model import InputSpec, ZooName
+from slicewise.graph.frontends.zoo.model import InputSpec, ZooName
 
 # Length of text where the user gives none (and the model is not made for less).
 _TEXT_LENGTH = 128

@@ -9,8 +9,8 @@ from slicewise.core.graph import AttrValue, Binding, Graph, Node, Source, Tensor
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType
 from slicewise.graph.bind import Bound
-from slicewise.graph.frontends.onnx_fold import Scope, body_key, fold, named_bodies
-from slicewise.graph.frontends.onnx_roles import Judged, declared_roles, judge_constants
+from slicewise.graph.frontends.onnx.fold import Scope, body_key, fold, named_bodies
+from slicewise.graph.frontends.onnx.roles import Judged, declared_roles, judge_constants
 from slicewise.graph.shapes import Shapes
 
 _UNKNOWN = Tensor(None, DType.UNKNOWN)

@@ -1,7 +1,7 @@
 """Control flow of exported programs: branches and loops become nodes with bodies.
 
 A region that only sets a mode of torch (gradients, autocast) is put in line. Called by
-`torch_convert.py`, whose scopes it makes.
+`torch/convert.py`, whose scopes it makes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from slicewise.core.graph import Graph, Node
 from slicewise.core.notes import Note
-from slicewise.graph.frontends.torch_convert import (
+from slicewise.graph.frontends.torch.convert import (
     Scope,
     add_step,
     convert_nodes,
@@ -18,7 +18,7 @@ from slicewise.graph.frontends.torch_convert import (
     names_of,
     record_outputs,
 )
-from slicewise.graph.frontends.torch_names import scopes_of
+from slicewise.graph.frontends.torch.names import scopes_of
 
 # Regions put in line: where the sub-program stands among the arguments, and where its operands do.
 _IN_LINE: Mapping[str, tuple[int, int]] = {

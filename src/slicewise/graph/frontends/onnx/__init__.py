@@ -17,8 +17,8 @@ from slicewise.core.graph import Binding, Graph
 from slicewise.graph.bind import Bound, bind
 from slicewise.graph.check import Tidy, tidy
 from slicewise.graph.dimensions import tensor_type_of
-from slicewise.graph.frontends.onnx_convert import convert
-from slicewise.graph.frontends.onnx_wire import read_stripped
+from slicewise.graph.frontends.onnx.convert import convert
+from slicewise.graph.frontends.onnx.wire import read_stripped
 from slicewise.graph.shapes import Shapes, infer
 
 

@@ -1,7 +1,7 @@
 """ATen's convolutions, matrix products, attention and recurrences."""
 
-from slicewise.graph.frontends.aten import attributes as make
-from slicewise.graph.frontends.aten.row import Call, Row, own_rows, rows
+from slicewise.graph.frontends.torch.aten import attributes as make
+from slicewise.graph.frontends.torch.aten.row import Call, Row, own_rows, rows
 
 _CONV = ("input", "weight", "bias")
 

@@ -1,7 +1,7 @@
 """Traces a torch.nn.Module with torch.export: nothing is run, no weight is copied.
 
 One export serves every batch where the batch can stay a symbol. The module comes back as it was.
-What torch refuses becomes one `ModelError` (`torch_errors.py`).
+What torch refuses becomes one `ModelError` (`torch/errors.py`).
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import Any
 
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
-from slicewise.graph.frontends.torch_errors import export_error
-from slicewise.graph.frontends.torch_lives import mark_lifetimes
+from slicewise.graph.frontends.torch.errors import export_error
+from slicewise.graph.frontends.torch.lives import mark_lifetimes
 
 _TRACED_BATCH = 2  # torch.export takes 0 and 1 for constants
 

@@ -12,7 +12,7 @@ from typing import Any
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import LARGEST_DIMENSION, Binding
 from slicewise.core.notes import Note
-from slicewise.graph.frontends.torch_export import Leaf, input_values
+from slicewise.graph.frontends.torch.export import Leaf, input_values
 
 _BATCH = "batch"
 

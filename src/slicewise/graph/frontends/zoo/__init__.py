@@ -17,7 +17,7 @@ from slicewise.core.graph import Binding, Graph, Source
 from slicewise.core.notes import Note
 from slicewise.core.plugins import did_you_mean
 from slicewise.graph.dimensions import Axis, Input
-from slicewise.graph.frontends.zoo_model import InputSpec, Zoo, ZooModel, ZooName, parse
+from slicewise.graph.frontends.zoo.model import InputSpec, Zoo, ZooModel, ZooName, parse
 from slicewise.graph.given import checked, shapes_by_name, with_shape
 
 
@@ -31,9 +31,9 @@ class _Row:
 
 _ROWS: Mapping[str, _Row] = {
     # timm imports torchvision when it is itself imported
-    "timm": _Row("slicewise.graph.frontends.zoo_timm", ("torchvision", "timm")),
-    "torchvision": _Row("slicewise.graph.frontends.zoo_torchvision", ("torchvision",)),
-    "transformers": _Row("slicewise.graph.frontends.zoo_transformers", ("transformers",)),
+    "timm": _Row("slicewise.graph.frontends.zoo.timm", ("torchvision", "timm")),
+    "torchvision": _Row("slicewise.graph.frontends.zoo.torchvision", ("torchvision",)),
+    "transformers": _Row("slicewise.graph.frontends.zoo.transformers", ("transformers",)),
 }
 ZOOS = tuple(_ROWS)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slicewise.core.errors import ModelError, UsageError
-from slicewise.graph.frontends.zoo_meta import built_on_meta
-from slicewise.graph.frontends.zoo_model import (
+from slicewise.graph.frontends.zoo.meta import built_on_meta
+from slicewise.graph.frontends.zoo.model import (
     InputSpec,
     ZooModel,
     ZooName,
