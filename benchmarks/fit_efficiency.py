@@ -22,10 +22,10 @@ from benchmarks.roofline_error import prepared
 from benchmarks.tables import write_result
 from slicewise.core.cost import Kind
 from slicewise.core.device import Device
-from slicewise.core.errors import DeviceError
+from slicewise.graph.launch import launch
 from slicewise.hardware.catalogue import find_device
 from slicewise.predict import efficiency
-from slicewise.predict.kernels import flatten, unit_costs
+from slicewise.predict.kernels import KINDS, kernels_of, tabulate, unit_costs
 from slicewise.predict.runtimes import RUNTIMES
 
 Array = NDArray[np.float64]
@@ -39,8 +39,11 @@ FIXED = frozenset({"step_s", "parallel_loss", "matrix x vector compute", "matrix
 STAND_INS = frozenset({"paddleclas-docs"})
 PER_CELL = 12  # rows of one device x runtime x precision x family
 RIDGE = 0.004
-KINDS = tuple(Kind)
-FUSABLE = (Kind.ELEMENTWISE, Kind.NORM, Kind.MOVEMENT, Kind.SOFTMAX)
+# Kinds whose kernels a runtime may have better or worse than eager PyTorch; the rest is rare.
+OWN_KERNELS = (
+    Kind.CONV, Kind.MATMUL, Kind.ATTENTION, Kind.NORM, Kind.SOFTMAX, Kind.REDUCTION, Kind.POOL,
+    Kind.ELEMENTWISE, Kind.MOVEMENT,
+)  # fmt: skip
 STEPS = (0.5, 0.75, 0.9, 0.96, 1.04, 1.1, 1.35, 2.0)
 
 
@@ -57,6 +60,21 @@ class Sample:
     units: Array
     weight: Array
     rows: list[Row]
+
+    def only(self, chosen: NDArray[np.bool_]) -> "Sample":
+        """Return the chosen rows, numbered anew."""
+        its = chosen[self.row]
+        return Sample(
+            row=(np.cumsum(chosen) - 1)[self.row[its]],
+            kind=self.kind[its],
+            columns={name: column[its] for name, column in self.columns.items()},
+            measured_s=self.measured_s[chosen],
+            launch_s=self.launch_s[chosen],
+            host_s=self.host_s[chosen],
+            units=self.units[chosen],
+            weight=self.weight[chosen],
+            rows=[row for row, is_in in zip(self.rows, chosen, strict=True) if is_in],
+        )
 
     @property
     def runtimes(self) -> list[str]:
@@ -92,23 +110,23 @@ def gather(rows: Sequence[Row]) -> Sample:
     kept: list[Row] = []
     kinds, owners = [], []
     devices = {row.device_name: find_device(row.device_name) for row in rows}
-    for _, work, precision, group in prepared(rows):
-        flat = list(flatten(work.nodes))
-        repeats = np.array([each.repeats for each in flat])
-        for row in group:
-            device = devices[row.device_name]
-            try:
-                device.peak_for(precision)
-            except DeviceError:
-                continue
-            costs, _ = unit_costs([each.node for each in flat], device)
-            for name in ("steps", "matrix_s", "tile_loss", "vector_s", "direct_s",
-                         "cached_s", "weight_s", "passes"):  # fmt: skip
-                columns[name].append(getattr(costs, name))
-            columns["repeats"].append(repeats)
-            kinds.append(np.array([KINDS.index(kind) for kind in costs.kinds]))
-            owners.append(np.full(len(flat), len(kept)))
-            kept.append(row)
+    for graph, work, precision, group in prepared(rows):
+        for runtime in dict.fromkeys(row.runtime for row in group):
+            made = list(kernels_of(launch(graph, work, runtime=runtime)))
+            table = tabulate([each.kernel for each in made])
+            repeats = np.array([each.repeats for each in made])
+            for row in group:
+                device = devices[row.device_name]
+                if row.runtime != runtime or precision.compute not in device.peak_flop_per_s:
+                    continue
+                costs, _ = unit_costs(table, device)
+                for name in ("steps", "matrix_s", "tile_loss", "vector_s", "direct_s",
+                             "cached_s", "weight_s", "passes"):  # fmt: skip
+                    columns[name].append(getattr(costs, name))
+                columns["repeats"].append(repeats)
+                kinds.append(costs.kind)
+                owners.append(np.full(len(made), len(kept)))
+                kept.append(row)
     cells: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in kept:
         cells[(row.device_name, row.runtime, row.family)] += 1
@@ -144,19 +162,27 @@ def start(device_kind: str, runtimes: Sequence[str]) -> Parameters:
         flat[f"{kind} memory"] = row.memory
     for name in runtimes:
         flat[f"{name} launch"] = RUNTIMES[name].launch_factor
-        if name != "torch-eager":
-            for kind in FUSABLE:
-                flat[f"{name} {kind} left"] = RUNTIMES[name].left.get(kind, 1.0)
+        if name != "torch-eager" and device_kind == "gpu":
+            for kind in OWN_KERNELS:
+                flat[f"{name} {kind} speed"] = RUNTIMES[name].gpu_speed.get(kind, 1.0)
     return flat
 
 
 def predict_s(sample: Sample, flat: Parameters) -> Array:
-    """Return seconds of every row; the same formula as `predict.kernels.row_times`."""
+    """Return seconds of every row; the same formula as `predict.kernels.kernel_times`."""
     column = sample.columns
     together = (1 / (1 + flat["parallel_loss"] * (sample.units - 1)))[sample.row]
-    compute_part = np.array([flat.get(f"{kind} compute", 1.0) for kind in KINDS])[sample.kind]
-    memory_part = np.array([flat.get(f"{kind} memory", 1.0) for kind in KINDS])[sample.kind]
-    compute_part, memory_part = compute_part * together, memory_part * together
+    names = sample.runtimes
+    which = np.array([names.index(row.runtime) for row in sample.rows])
+    speeds = np.array([[flat.get(f"{n} {k} speed", 1.0) for k in KINDS] for n in names])
+    speed = speeds[which[sample.row], sample.kind]
+    compute_part, memory_part = (
+        np.minimum(
+            np.array([flat.get(f"{k} {what}", 1.0) for k in KINDS])[sample.kind] * speed, most
+        )
+        * together
+        for what, most in (("compute", 1.0), ("memory", efficiency.MOST_MEMORY))
+    )
     traffic = column["cached_s"] + column["weight_s"]
     compute = (column["matrix_s"] * column["tile_loss"] + column["vector_s"]) / compute_part
     kernel = np.maximum(compute, traffic / memory_part)
@@ -169,15 +195,9 @@ def predict_s(sample: Sample, flat: Parameters) -> Array:
         kernel = np.where(its, np.minimum(kernel, direct), kernel)
     kernel = kernel + flat["kernel_s"] + (flat["kernel_per_unit_s"] * sample.units)[sample.row]
     kernel = kernel + (column["steps"] - 1) * flat["step_s"]
-    names = sample.runtimes
-    which = np.array([names.index(row.runtime) for row in sample.rows])
     factor = np.array([flat[f"{name} launch"] for name in names])[which]
-    launch = (sample.launch_s * factor)[sample.row]
-    left = np.array([[flat.get(f"{n} {k} left", 1.0) for k in KINDS] for n in names])
-    node = np.maximum(kernel, launch) * left[which[sample.row], sample.kind] * column["repeats"]
-    free = np.isin(sample.kind, [KINDS.index(Kind.VIEW), KINDS.index(Kind.CONTROL)])
-    node = np.where(free, 0.0, node)
-    total = np.bincount(sample.row, weights=node, minlength=len(sample.measured_s))
+    kernel = np.maximum(kernel, (sample.launch_s * factor)[sample.row]) * column["repeats"]
+    total = np.bincount(sample.row, weights=kernel, minlength=len(sample.measured_s))
     out: Array = total + sample.host_s
     return out
 
@@ -196,8 +216,8 @@ def bounds(name: str) -> tuple[float, float]:
         return 2e-7, 4e-6
     if name.endswith("launch"):
         return 0.1, 3.0
-    if name.endswith("left"):
-        return 0.02, 1.0
+    if name.endswith("speed"):
+        return 0.4, 2.5
     return (0.05, 1.0) if name.endswith("compute") else (0.15, 0.95)
 
 
@@ -211,9 +231,10 @@ def fit(
 ) -> Parameters:
     """Return the parameters after coordinate descent in the free ones on the chosen rows."""
     flat = dict(begin)
+    few = sample.only(chosen)
 
     def loss(candidate: Parameters) -> float:
-        data = float(np.average(errors(sample, candidate)[chosen], weights=sample.weight[chosen]))
+        data = float(np.average(errors(few, candidate), weights=few.weight))
         ridge = sum(np.log(candidate[name] / begin[name]) ** 2 for name in free)
         return data + RIDGE * float(ridge) / len(free)
 
@@ -245,13 +266,13 @@ def fit_all(
 
     First what kernels of each kind reach, on rows of eager frameworks on the cards whose data
     sheets hold (a power-limited card would teach its limit to all others); then, with that fixed,
-    what other runtimes leave and how quickly they launch. On CPUs there is one runtime only.
+    how quickly other runtimes launch and how good their kernels are. On CPUs there is one runtime.
     """
     flat = begin
     kinds = [
         name
         for name in flat
-        if flat[name] and name not in FIXED and not name.endswith(("launch", "left"))
+        if flat[name] and name not in FIXED and not name.endswith(("launch", "speed"))
     ]
     if device_kind == "cpu":
         return fit(sample, flat, free=kinds, chosen=chosen, rounds=rounds)
@@ -276,7 +297,7 @@ def lines(flat: Parameters) -> Iterator[str]:
             compute, memory = flat[f"{kind} compute"], flat[f"{kind} memory"]
             yield f"    Kind.{kind.name}: Efficiency({compute:.2f}, {memory:.2f}),"
     for name, value in flat.items():
-        if name.startswith("direct") or name.endswith(("launch", "left", "kernel_s", "unit_s")):
+        if name.startswith("direct") or name.endswith(("launch", "speed", "kernel_s", "unit_s")):
             yield f"    {name}: {value:.3g}"
 
 
@@ -343,7 +364,7 @@ def write_folds(sample: Sample, device_kind: str, rounds: int, shipped: Paramete
 
 def neutral(flat: Parameters) -> Parameters:
     """Return tables that no row has taught."""
-    known = {"compute": 0.6, "memory": 0.7, "left": 0.6}
+    known = {"compute": 0.6, "memory": 0.7, "speed": 1.0}
     return {name: known.get(name.rsplit(" ", 1)[-1], value) for name, value in flat.items()}
 
 

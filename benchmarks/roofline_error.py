@@ -4,7 +4,8 @@
     python -m benchmarks.roofline_error --bands    # also prints the rows of predict/domain.py
 
 Needs the measured data ($SLICEWISE_DATA). Errors are |predicted / measured - 1|; `bias` is the
-median of predicted / measured - 1. Groups with few rows stay in the table.
+median of predicted / measured - 1. Groups with few rows stay. "Fusion off" prices every
+node as a kernel of its own, with the same efficiencies.
 """
 
 import argparse
@@ -12,35 +13,37 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
 
 from benchmarks.models import key_of, write
 from benchmarks.open_rows import BEYOND_THE_MODEL, Row, is_data_present, open_rows
 from benchmarks.tables import markdown, write_result
-from slicewise.core.cost import GraphWork
+from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.graph import Graph
 from slicewise.core.precision import Precision
 from slicewise.flows.load import load
+from slicewise.graph.launch import launch
 from slicewise.graph.precision import cast
 from slicewise.graph.work import count_work
 from slicewise.hardware.catalogue import find_device
 from slicewise.predict.domain import FULL_SATURATION
-from slicewise.predict.roofline import predict_roofline
+from slicewise.predict.roofline import predict_roofline_on
 from slicewise.predict.slice import scale
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One measured row beside its prediction."""
+    """One measured row beside its prediction, and that with every node a kernel of its own."""
 
     row: Row
     predicted_ms: float
     saturation: float
     device_kind: str
+    unfused_ms: float
 
     @property
     def ratio(self) -> float:
@@ -69,24 +72,48 @@ def compare(rows: Sequence[Row]) -> tuple[list[Compared], dict[str, int]]:
     """Return every row with its prediction, and how many devices or precisions refused."""
     compared: list[Compared] = []
     refused: dict[str, int] = defaultdict(int)
-    devices: dict[str, Device] = {}
+    devices = {row.device_name: find_device(row.device_name) for row in rows if row.device_name}
     for graph, work, precision, group in prepared(rows):
+        able = []
         for row in group:
             if not row.device_name:
                 refused[f"no data sheet: {row.device}"] += 1
                 continue
-            device = devices.setdefault(row.device_name, find_device(row.device_name))
             try:
-                made = predict_roofline(
-                    graph, work, device.whole, precision=precision, runtime=row.runtime
-                )
+                devices[row.device_name].whole.peak_for(precision)
             except DeviceError as err:
                 refused[str(err)] += 1
                 continue
-            if device.parent is not None:
-                made = scale(made, device)
-            compared.append(Compared(row, made.latency_ms.value, made.saturation, device.kind))
+            able.append(row)
+        for runtime in dict.fromkeys(row.runtime for row in able):
+            its = [row for row in able if row.runtime == runtime]
+            names = list(dict.fromkeys(row.device_name for row in its))
+            parts = [devices[name] for name in names]
+            fused = launch(graph, work, runtime=runtime)
+            on, off = (
+                dict(zip(names, _predict(graph, each, parts, precision, runtime), strict=True))
+                for each in (fused, work)
+            )
+            compared += [
+                Compared(
+                    row, on[row.device_name].latency_ms.value, on[row.device_name].saturation,
+                    devices[row.device_name].kind, off[row.device_name].latency_ms.value,
+                )
+                for row in its
+            ]  # fmt: skip
     return compared, dict(refused)
+
+
+def _predict(
+    graph: Graph, work: GraphWork, parts: Sequence[Device], precision: Precision, runtime: str
+) -> list[Prediction]:
+    """Return the predictions on devices and slices; a slice goes through its whole device."""
+    wholes = [part.whole for part in parts]
+    made = predict_roofline_on(graph, work, wholes, precision=precision, runtime=runtime)
+    return [
+        each if part.parent is None else scale(each, part)
+        for each, part in zip(made, parts, strict=True)
+    ]
 
 
 def error_cells(group: Sequence[Compared]) -> tuple[str, ...]:
@@ -121,6 +148,22 @@ def table_by(
         groups[what(each)].append(each)
     lines = [(*key, *error_cells(group)) for key, group in sorted(groups.items())]
     return (*heads, *COLUMNS), lines
+
+
+def fusion_table(compared: Sequence[Compared]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return MAPE and median with fusion on and off for each kind of device and runtime."""
+    groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+    for each in compared:
+        groups["all", ""].append(each)
+        groups[each.device_kind, each.row.runtime].append(each)
+    columns = ("kind", "runtime", "rows", "MAPE on", "median on", "bias on", "MAPE off",
+               "median off", "bias off")  # fmt: skip
+    lines = []
+    for key, group in sorted(groups.items()):
+        off = [replace(each, predicted_ms=each.unfused_ms) for each in group]
+        cells = [error_cells(its) for its in (group, off)]
+        lines.append((*key, str(len(group)), *(c for its in cells for c in (*its[2:4], its[5]))))
+    return columns, lines
 
 
 def quantile(values: Sequence[float], part: float) -> float:
@@ -158,6 +201,8 @@ def main(arguments: Sequence[str]) -> int:
     compared, refused = compare(open_rows())
     inference = [each for each in compared if not BEYOND_THE_MODEL & set(each.row.flags)]
     sections = [
+        ("Fusion on and off (rows whose time is that of the model alone)",
+         fusion_table(inference)),
         ("By source and runtime", table_by(
             compared, ("source", "runtime"), lambda each: (each.row.source, each.row.runtime))),
         ("By device, runtime and precision (rows whose time is that of the model alone)", table_by(

@@ -7,14 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicewise.core.cost import Contraction, Kind, NodeWork, Work
+from slicewise.core.cost import (
+    Contraction,
+    GraphWork,
+    Kernel,
+    Kind,
+    NodeWork,
+    Prediction,
+    Work,
+)
 from slicewise.core.errors import DeviceError
+from slicewise.core.graph import Graph
 from slicewise.core.precision import PRECISIONS, DType
+from slicewise.predict.kernels import kernels_ms
 from slicewise.predict.roofline import predict_roofline, predict_roofline_on
 from slicewise.predict.runtimes import RUNTIMES
 from slicewise.testing.predictors import (
     PredictorLaws,
     as_graph,
+    fused,
     pointwise,
     product,
     tiny_gpu,
@@ -33,8 +44,7 @@ class TestRoofline(PredictorLaws):
         graph, work = as_graph(nodes)
         device = tiny_gpu()
         made = predict_roofline(graph, work, device, precision=PRECISIONS["fp32"], runtime=runtime)
-        # A runtime that fuses launches a part of the kernels; the host's own time is no launch.
-        launched = sum(RUNTIMES[runtime].left.get(node.kind, 1.0) for node in nodes)
+        launched = len(nodes)  # each is a kernel of its own before `launch` has fused them
         launch_ms = device.launch_s * RUNTIMES[runtime].launch_factor * 1e3
         busy_ms = made.latency_ms.value - made.host_ms
         assert busy_ms >= launched * launch_ms * (1 - 1e-6)
@@ -159,3 +169,67 @@ def _times(batch: int) -> Callable[[NodeWork], NodeWork]:
         )
 
     return grown
+
+
+def predicted(graph: Graph, work: GraphWork) -> Prediction:
+    return predict_roofline(
+        graph, work, tiny_gpu(), precision=PRECISIONS["fp32"], runtime="onnxruntime"
+    )
+
+
+class TestKernels:
+    @given(works)
+    @settings(deadline=None)
+    def test_kernels_of_one_node_cost_what_nodes_without_kernels_do(
+        self, nodes: tuple[NodeWork, ...]
+    ) -> None:
+        graph, work = as_graph(nodes)
+        alone = fused(nodes, *((i,) for i in range(len(nodes))))
+        assert predicted(*alone).nodes == predicted(graph, work).nodes
+
+    @given(works)
+    @settings(deadline=None)
+    def test_the_nodes_of_a_kernel_share_its_time_and_number(
+        self, nodes: tuple[NodeWork, ...]
+    ) -> None:
+        graph, work = fused(nodes, tuple(range(len(nodes))))
+        made = predicted(graph, work)
+        assert work.kernels is not None
+        (whole_ms,) = kernels_ms([work.kernels[0].work], tiny_gpu(), RUNTIMES["onnxruntime"])
+        assert sum(node.latency_ms for node in made.nodes) == pytest.approx(whole_ms)
+        assert {node.kernel for node in made.nodes} == {0}
+        assert made.host_ms + sum(n.latency_ms for n in made.nodes) == made.latency_ms.value
+        assert len({node.limit for node in made.nodes}) == 1
+
+    def test_time_is_split_by_what_each_node_would_take_alone(self) -> None:
+        nodes = (pointwise(3 << 20), pointwise(1 << 20))
+        first, second = predicted(*fused(nodes, (0, 1))).nodes
+        assert first.latency_ms == pytest.approx(3 * second.latency_ms)
+
+    def test_a_view_in_a_kernel_gets_its_number_and_no_time(self) -> None:
+        view = NodeWork("reshape", "Reshape", Kind.VIEW, DType.FP32, Work())
+        nodes = (pointwise(9), view, pointwise(9), view)
+        made = predicted(*fused(nodes, (0, 1, 2)))
+        assert [node.kernel for node in made.nodes] == [0, 0, 0, -1]
+        assert [node.latency_ms > 0 for node in made.nodes] == [True, False, True, False]
+
+    def test_a_cut_through_a_kernel_costs_another_launch_and_its_bytes(self) -> None:
+        size = 64 * 2**20
+        whole, front, back = (
+            replace(pointwise(1), work=Work(0, 1, read, written, 0))
+            for read, written in ((size, size), (size, size), (size, size))
+        )
+        runtime, device = RUNTIMES["tensorrt"], tiny_gpu()
+        whole_ms, front_ms, back_ms = kernels_ms([whole, front, back], device, runtime)
+        assert front_ms + back_ms >= whole_ms + device.launch_s * runtime.launch_factor * 1e3
+
+    def test_kernels_inside_a_body_run_as_often_as_the_body(self) -> None:
+        body = (pointwise(1 << 24), pointwise(1 << 24))
+        joint = replace(body[0], work=body[0].work + body[1].work)
+        loop = NodeWork(
+            "loop", "Loop", Kind.CONTROL, DType.FP32, joint.work * 5, body=body, repeats=5,
+            kernels=(Kernel((0, 1), joint),),
+        )  # fmt: skip
+        graph, work = as_graph((loop,))
+        (joint_ms,) = kernels_ms([joint], tiny_gpu(), RUNTIMES["onnxruntime"])
+        assert predicted(graph, work).nodes[0].latency_ms == pytest.approx(5 * joint_ms)

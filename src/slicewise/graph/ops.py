@@ -1,8 +1,9 @@
 """The operator table: for every operator known, what it computes, moves, and what its weights are.
 
-One row an operator: `operators/standard.py` (ai.onnx and what ONNX Runtime adds to it) and
-`operators/contrib.py` (com.microsoft). Looking up is all that happens here; counting is done in
-`work.py`. An operator in no row is unknown: `operator` returns None and the caller notes it.
+One row an operator: `operators/standard.py` (ai.onnx and what ONNX Runtime adds to it),
+`operators/contrib.py` (com.microsoft) and `operators/aten.py` (torch.aten). Looking up is all that
+happens here; counting is done in `work.py`. An operator in no row is unknown: `operator` returns
+None and the caller notes it.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from slicewise.core.cost import Kind
 from slicewise.core.graph import Role
 from slicewise.core.precision import DType
-from slicewise.graph.operators import contrib, standard
+from slicewise.graph.operators import aten, contrib, standard
 from slicewise.graph.operators.row import Operator, Product, Seen, Slot
 
 __all__ = ["Operator", "Product", "Seen", "Slot", "operator", "operators", "role_of_slot"]
@@ -28,7 +29,8 @@ _FALLBACK = {
 def _all_rows() -> Iterator[Operator]:
     yield from standard.ROWS
     yield from contrib.ROWS
-    for listing in (standard.BYTES_ONLY, contrib.BYTES_ONLY):
+    yield from aten.ROWS
+    for listing in (standard.BYTES_ONLY, contrib.BYTES_ONLY, aten.BYTES_ONLY):
         for domain, names in listing.items():
             for name in names.split():
                 yield Operator(name, Kind.OPAQUE, domain, is_bytes_only=True)

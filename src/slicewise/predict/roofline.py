@@ -1,29 +1,44 @@
-"""The analytic predictor: a roofline for every operator, summed, with energy, memory, intervals.
+"""The analytic predictor: a roofline for every kernel, summed, with energy, memory, intervals.
 
-    latency = sum of nodes + host
+    latency = sum of kernels + host
 
 Roofline: Williams, Waterman, Patterson, CACM 52(4), 2009. Wave quantisation as in NeuSight
 (ASPLOS 2025), tiles chosen as a vendor library would: the fastest (`predict/kernels.py`). Whole
 devices only; slices go through `predict/slice.py`.
+
+The time of a kernel made of several nodes is split over them in proportion to what each would take
+alone at efficiency 1: the greater of its arithmetic at the device's rates and its bytes at the
+device's bandwidth. Equally where all would take nothing. Views and nodes that launch nothing get
+none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slicewise.core.cost import GraphWork, NodeEstimate, NodeWork, Prediction
+from slicewise.core.cost import GraphWork, Kind, NodeEstimate, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType, Precision
-from slicewise.core.units import snap_ms
+from slicewise.core.units import GRID_PER_MS, snap_ms
 from slicewise.predict import efficiency
 from slicewise.predict.domain import latency_interval
 from slicewise.predict.energy import ENERGY_NOTE, estimate_energy
-from slicewise.predict.kernels import Array, RowTimes, flatten, row_times, unit_costs
+from slicewise.predict.kernels import (
+    Array,
+    Indices,
+    KernelTable,
+    KernelTimes,
+    Row,
+    kernel_times,
+    kernels_of,
+    tabulate,
+    unit_costs,
+)
 from slicewise.predict.memory import (
     Footprint,
     estimate_memory,
@@ -36,15 +51,31 @@ SOURCE = "roofline"
 
 
 @dataclass(frozen=True, slots=True)
+class _Members:
+    """Which node is in which kernel: one entry for each such pair.
+
+    `kernel` and `node` are indices into the rows and the top-level nodes. `is_split`: the kernel
+    has several nodes. `own` are the nodes of the split entries as columns, `number` the kernel
+    that each top-level node is launched in, -1 where it launches none itself.
+    """
+
+    kernel: Indices
+    node: Indices
+    is_split: NDArray[np.bool_]
+    own: KernelTable
+    number: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Case:
-    """What does not depend on the device: the graph, its kernels and its memory."""
+    """What does not depend on the device: the graph, its kernels, its memory by device kind."""
 
     graph: Graph
     work: GraphWork
-    kernels: list[NodeWork]
-    owners: NDArray[np.int64]
+    kernels: KernelTable
+    members: _Members
     repeats: Array
-    footprint: Footprint
+    footprints: Mapping[str, Footprint]
     precision: Precision
     runtime: Runtime
 
@@ -73,14 +104,17 @@ def predict_roofline_on(
     known = runtime_named(runtime)
     for device in devices:
         _check(device, precision, known)
-    rows = list(flatten(work.nodes))
+    rows = list(kernels_of(work))
     case = _Case(
         graph,
         work,
-        kernels=[row.node for row in rows],
-        owners=np.array([row.owner for row in rows], dtype=np.int64),
+        kernels=tabulate([row.kernel for row in rows]),
+        members=_members(work, rows),
         repeats=np.array([row.repeats for row in rows]),
-        footprint=measure_footprint(graph, work),
+        footprints={
+            kind: measure_footprint(graph, work, runtime=runtime, device_kind=kind)
+            for kind in dict.fromkeys(device.kind for device in devices)
+        },
         precision=precision,
         runtime=known,
     )
@@ -101,8 +135,9 @@ def _check(device: Device, precision: Precision, runtime: Runtime) -> None:
 def _predict_case(case: _Case, device: Device) -> Prediction:
     graph, work, known, precision = case.graph, case.work, case.runtime, case.precision
     costs, notes = unit_costs(case.kernels, device)
-    times = row_times(costs, efficiency.RULES[device.kind], known, device)
-    nodes = _node_estimates(work, times, case.repeats, case.owners)
+    times = kernel_times(costs, efficiency.RULES[device.kind], known, device)
+    footprint = case.footprints[device.kind]
+    nodes = _node_estimates(case, times, device, footprint.alive_bytes)
     host_ms = snap_ms(device.host_s * known.host_factor * 1e3)
     latency_ms = host_ms + sum(node.latency_ms for node in nodes)
     saturated_ms = float(np.sum(times.saturated_s * case.repeats)) * 1e3
@@ -110,7 +145,7 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
     estimate, interval_notes = latency_interval(
         latency_ms, device=device, runtime=known.name, saturation=saturation, source=SOURCE
     )
-    memory = estimate_memory(case.footprint, device, known)
+    memory = estimate_memory(footprint, device, known)
     return Prediction(
         model=graph.name,
         device=device.name,
@@ -160,44 +195,99 @@ def _utilisation(work: GraphWork, latency_ms: float, peak_flop_per_s: float) -> 
     return min(1.0, work.total.flops / (latency_ms * 1e-3) / peak_flop_per_s)
 
 
-def _node_estimates(
-    work: GraphWork, times: RowTimes, repeats: Array, owners: NDArray[np.int64]
-) -> tuple[NodeEstimate, ...]:
-    """Sum rows into their top-level nodes and name what binds each."""
-    count = len(work.nodes)
+def _members(work: GraphWork, rows: Sequence[Row]) -> _Members:
+    """Return the pairs of kernel and node; a view in a kernel has its number but no time."""
+    pairs: list[tuple[int, int]] = []
+    split: list[bool] = []
+    number = [-1] * len(work.nodes)
+    for k, row in enumerate(rows):
+        if len(row.nodes) == 1:
+            pairs.append((k, row.nodes[0]))
+            split.append(False)
+        else:
+            its = [i for i in row.nodes if work.nodes[i].kind is not Kind.VIEW]
+            pairs += [(k, i) for i in its]
+            split += [True] * len(its)
+        if row.number >= 0:
+            for i in row.nodes:
+                number[i] = row.number
+    columns = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
+    is_split = np.array(split, dtype=bool)
+    own = tabulate([work.nodes[i] for i in columns[is_split, 1].tolist()])
+    return _Members(columns[:, 0], columns[:, 1], is_split, own, number)
 
-    def per_node(seconds: Array) -> list[float]:
-        total = np.bincount(owners, weights=seconds * repeats, minlength=count)
-        column: list[float] = (total * 1e3).tolist()
-        return column
+
+def _shares(members: _Members, device: Device, count: int) -> Array:
+    """Return the part of its kernel's time that each pair of kernel and node gets; see above."""
+    shares = np.ones(len(members.kernel))
+    if not members.is_split.any():
+        return shares
+    costs, _ = unit_costs(members.own, device)
+    bytes_s = costs.activation_s + costs.weight_s
+    alone = np.maximum(costs.matrix_s + costs.vector_s, bytes_s)
+    kernel = members.kernel[members.is_split]
+    total = np.bincount(kernel, weights=alone, minlength=count)[kernel]
+    nodes = np.bincount(kernel, minlength=count)[kernel]
+    shares[members.is_split] = np.where(
+        total > 0, alone / np.where(total > 0, total, 1.0), 1.0 / nodes
+    )
+    return shares
+
+
+def _node_estimates(
+    case: _Case, times: KernelTimes, device: Device, alive_bytes: Sequence[int]
+) -> tuple[NodeEstimate, ...]:
+    """Split kernels over their nodes, sum up what nodes run in bodies, and name what binds."""
+    members = case.members
+    shares = _shares(members, device, len(case.repeats)) * case.repeats[members.kernel] * 1e3
+
+    def per_node(seconds: Array) -> Array:
+        parts = seconds[members.kernel] * shares
+        count = len(case.work.nodes)
+        return np.bincount(members.node, weights=parts, minlength=count).astype(np.float64)
 
     node_ms, padded_ms, compute_ms, memory_ms = (
         per_node(column)
-        for column in (times.node_s, times.padded_s, times.compute_s, times.memory_s)
+        for column in (times.launched_s, times.padded_s, times.compute_s, times.memory_s)
+    )
+    columns = zip(
+        case.work.nodes,
+        snap_all_ms(node_ms).tolist(),
+        compute_ms.tolist(),
+        memory_ms.tolist(),
+        _limits(node_ms, padded_ms, compute_ms, memory_ms),
+        members.number,
+        alive_bytes,
+        strict=True,
     )
     return tuple(
-        NodeEstimate(
-            name=node.name,
-            op_type=node.op_type,
-            kind=node.kind,
-            latency_ms=snap_ms(node_ms[i]),
-            compute_ms=compute_ms[i],
-            memory_ms=memory_ms[i],
-            limit=_limit(node_ms[i], padded_ms[i], compute_ms[i], memory_ms[i]),
-            flops=node.work.flops,
-            moved_bytes=node.work.moved_bytes,
-        )
-        for i, node in enumerate(work.nodes)
-    )
+        [
+            NodeEstimate(
+                node.name, node.op_type, node.kind, latency, compute, memory, limit,
+                node.work.flops, node.work.moved_bytes, number, alive,
+            )
+            for node, latency, compute, memory, limit, number, alive in columns
+        ]
+    )  # fmt: skip
 
 
-def _limit(node_ms: float, padded_ms: float, compute_ms: float, memory_ms: float) -> str:
+_LIMITS = ("none", "launch", "memory", "compute", "waves")
+
+
+def _limits(node_ms: Array, padded_ms: Array, compute_ms: Array, memory_ms: Array) -> list[str]:
     """Name what binds: the launch where arithmetic and bytes fill under half of the time, waves
     where over half of the arithmetic's time is idle units and padding."""
-    if node_ms == 0:
-        return "none"
-    if max(padded_ms, memory_ms) < 0.5 * node_ms:
-        return "launch"
-    if memory_ms > padded_ms:
-        return "memory"
-    return "compute" if compute_ms >= 0.5 * padded_ms else "waves"
+    conditions = [
+        node_ms == 0,
+        np.maximum(padded_ms, memory_ms) < 0.5 * node_ms,
+        memory_ms > padded_ms,
+        compute_ms >= 0.5 * padded_ms,
+    ]
+    chosen = np.select(conditions, range(len(conditions)), default=len(conditions))
+    return [_LIMITS[i] for i in chosen.tolist()]
+
+
+def snap_all_ms(values_ms: Array) -> Array:
+    """Return `snap_ms` of each: rounded to the grid on which sums of latencies are exact."""
+    snapped: Array = np.rint(values_ms * GRID_PER_MS) / GRID_PER_MS
+    return snapped

@@ -1,7 +1,7 @@
 """What is known of each runtime before anything is measured: launches, host part, memory.
 
-Fusion is modelled in the mean only: a runtime that fuses leaves a part of the kernels of each
-kind, and of their time. Which nodes it fuses is not told apart yet.
+Which nodes a runtime fuses is not told here but in `graph/fusion/`; what its kernels reach of
+those of eager PyTorch is.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from slicewise.core.units import MIB
 class Runtime:
     """Figures of one runtime.
 
-    `launch_factor` and `host_factor` multiply the device's own figures. `left`: part of the
-    kernels of a kind that fusion leaves, and of their time. `gpu_bytes` and `cpu_bytes`: memory
-    held before any model is loaded. `tf32_by_default`: what the runtime computes in TF32 of an
-    fp32 model on a device that can, unless it is told otherwise.
+    `launch_factor` and `host_factor` multiply the device's own figures. `gpu_speed`: what kernels
+    of a kind reach on a GPU over those of eager PyTorch, 1 if absent. `gpu_bytes` and `cpu_bytes`:
+    memory held before any model is loaded. `tf32_by_default`: what the runtime computes in TF32
+    of an fp32 model on a device that can, unless it is told otherwise.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Runtime:
     host_factor: float
     gpu_bytes: int
     cpu_bytes: int
-    left: Mapping[Kind, float] = field(default_factory=dict)
+    gpu_speed: Mapping[Kind, float] = field(default_factory=dict)
     tf32_by_default: str = "convolutions and products"
     nvidia_only: bool = False
 
@@ -37,26 +37,44 @@ class Runtime:
 # framework dispatches each operator from Python: three times as much on the open small-batch rows
 # (DeBERTa on A100, T4 and V100, CNNs on Jetsons). That is 24 us on an A100, where the flat 12 ms
 # of DenseNet-121 at small batches of the ParvaGPU profiles give 28 us a kernel; the floors of the
-# NeuSight collection are 24 to 39 us. tensorrt and torch-compile: fitted together with `left`.
-# onnxruntime: no open rows; as tensorrt and a little more, since it fuses less.
+# NeuSight collection are 24 to 39 us. tensorrt and torch-compile: fitted together with the speeds.
+# onnxruntime: no open rows; as tensorrt.
+# Speed: fitted to open rows by `benchmarks/fit_efficiency.py`; on CPUs only one runtime has rows.
+# Under autocast eager PyTorch casts what goes into products in kernels of its own, which compiled
+# loops take in, and pools one window a thread: there the fit finds compiled kernels far ahead.
+# The pointwise and reduction kernels of TensorRT come out slow because many of the open engines
+# are older than its fusions.
 # TF32: documented defaults of cuDNN in PyTorch (allow_tf32), of onnxruntime's CUDA provider
 # (use_tf32) and of TensorRT's builder.
 # Memory: our estimate of CUDA context plus loaded libraries; not yet calibrated by measurement.
 _COMPILED = {
-    Kind.ELEMENTWISE: 0.36,
-    Kind.NORM: 0.51,
-    Kind.MOVEMENT: 0.21,
-    Kind.SOFTMAX: 0.25,
+    Kind.CONV: 0.97,
+    Kind.MATMUL: 2.50,
+    Kind.ATTENTION: 0.86,
+    Kind.NORM: 0.66,
+    Kind.SOFTMAX: 1.24,
+    Kind.REDUCTION: 0.81,
+    Kind.POOL: 2.50,
+    Kind.ELEMENTWISE: 1.24,
+    Kind.MOVEMENT: 1.05,
 }
-_TENSORRT = {Kind.ELEMENTWISE: 0.45, Kind.NORM: 0.23, Kind.SOFTMAX: 0.46}
-_ONNXRUNTIME = {Kind.ELEMENTWISE: 0.5, Kind.NORM: 0.6, Kind.SOFTMAX: 0.5}
+_TENSORRT = {
+    Kind.CONV: 0.81,
+    Kind.MATMUL: 0.91,
+    Kind.ATTENTION: 0.40,
+    Kind.NORM: 0.79,
+    Kind.SOFTMAX: 1.43,
+    Kind.REDUCTION: 0.40,
+    Kind.POOL: 1.24,
+    Kind.ELEMENTWISE: 0.40,
+}
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
         Runtime("torch-eager", 3.0, 1.0, 480 * MIB, 220 * MIB, {}, "convolutions"),
         Runtime("torch-compile", 0.42, 1.0, 480 * MIB, 240 * MIB, _COMPILED, "convolutions"),
-        Runtime("onnxruntime", 0.7, 1.0, 420 * MIB, 60 * MIB, _ONNXRUNTIME),
-        Runtime("tensorrt", 0.65, 0.7, 380 * MIB, 60 * MIB, _TENSORRT, nvidia_only=True),
+        Runtime("onnxruntime", 1.1, 1.0, 420 * MIB, 60 * MIB),
+        Runtime("tensorrt", 1.1, 0.7, 380 * MIB, 60 * MIB, _TENSORRT, nvidia_only=True),
     )
 }
 
