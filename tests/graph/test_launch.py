@@ -95,6 +95,16 @@ def test_a_kernel_moves_no_more_than_its_nodes_alone(graph: Graph, runtime: str)
 
 @given(DRAWN, RUNTIME)
 @settings(deadline=None)
+def test_the_bytes_of_its_nodes_add_up_to_those_of_a_kernel(graph: Graph, runtime: str) -> None:
+    _, kernels = launched(graph, runtime)
+    for kernel in kernels:
+        if len(kernel.nodes) > 1:
+            assert sum(kernel.moved_bytes) == kernel.work.work.moved_bytes
+            assert len(kernel.moved_bytes) == len(kernel.nodes) and min(kernel.moved_bytes) >= 0
+
+
+@given(DRAWN, RUNTIME)
+@settings(deadline=None)
 def test_a_kernel_reads_and_writes_what_crosses_its_border(graph: Graph, runtime: str) -> None:
     work, kernels = launched(graph, runtime)
     for kernel in kernels:

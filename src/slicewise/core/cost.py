@@ -94,10 +94,13 @@ class Kernel:
     not launch a kernel of its own belongs to one, or to none where nothing runs for it (a view).
     `work` is that of the whole kernel: results that only the kernel itself reads move no bytes.
     It has the name, operator, kind and contraction of the node that the others are fused to.
+    `moved_bytes` tells which node exchanges how much with memory, one figure for each of `nodes`;
+    they add up to what the kernel moves. Empty where that is not told.
     """
 
     nodes: tuple[int, ...]
     work: "NodeWork"
+    moved_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

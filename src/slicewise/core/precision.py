@@ -81,6 +81,19 @@ class Precision:
                 f"{did_you_mean(name, PRECISIONS)}"
             ) from None
 
+    @staticmethod
+    def predicted(name: str) -> "Precision":
+        """Return the precision that a prediction is in: also a type that cannot be asked for, in
+        which a model may be by itself.
+
+        >>> Precision.predicted("fp64").compute
+        <DType.FP64: 'fp64'>
+        """
+        if name in PRECISIONS:
+            return PRECISIONS[name]
+        dtype = DType(name)
+        return Precision(name, dtype, dtype, dtype)
+
 
 # amp: torch autocast keeps fp32 weights and runs matrix products in fp16. Quantised precisions
 # keep activations between nodes in 16 bits, except int8, which engines keep in 8 bits throughout.

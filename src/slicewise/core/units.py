@@ -14,6 +14,7 @@ _BYTES = {
     "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB,
 }  # fmt: skip
+_LARGEST_BYTES = 2**63 - 1  # what every reader of the documents can hold
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*(/s)?\s*")
 
 # Latencies are rounded to this binary fraction of a millisecond (1.5e-11 ms), so that sums of
@@ -30,7 +31,10 @@ def parse_bytes(text: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in _BYTES or match[3]:
         raise UsageError(f"size {text!r} is not a number with a unit; write 20GiB, 512MB or 4096")
-    return round(float(match[1]) * _BYTES[match[2]])
+    size = float(match[1]) * _BYTES[match[2]]
+    if size > _LARGEST_BYTES:
+        raise UsageError(f"size {text!r} is more than 2^63 - 1 bytes; write 20GiB, 512MB or 4096")
+    return round(size)
 
 
 def parse_bytes_per_s(text: str) -> float:

@@ -9,7 +9,7 @@ no kernel moves more bytes than its nodes do one by one. Nothing is priced here.
 """
 
 from collections import ChainMap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slicewise.core.cost import GraphWork, Kernel, Kind, NodeWork, Work
@@ -94,7 +94,7 @@ def _with_body(graph: Graph, i: int, work: NodeWork, scope: Scope, table: Table)
         )
         inner, its = _launch(body, part, inside, table)
         kernels += [
-            Kernel(tuple(j + len(nodes) for j in kernel.nodes), kernel.work) for kernel in its
+            replace(kernel, nodes=tuple(j + len(nodes) for j in kernel.nodes)) for kernel in its
         ]
         nodes += inner
     return replace(work, body=tuple(nodes), kernels=tuple(kernels))
@@ -119,10 +119,11 @@ class _Pricer:
             return Kernel((i,), node)
         members = set(group.members)
         anchor = wiring.works[group.anchor]
-        work = self._joint(sorted(members), members)
+        work, moved = self._joint(sorted(members), members)
         nodes = tuple(sorted(members | views_between(wiring, members)))
         steps = max(wiring.works[i].steps for i in members)
-        return Kernel(nodes, replace(anchor, kind=group.kind, work=work, steps=steps))
+        made = replace(anchor, kind=group.kind, work=work, steps=steps)
+        return Kernel(nodes, made, tuple(moved.get(i, 0) for i in nodes))
 
     def _copy(self, i: int) -> Work:
         node, tensors = self.wiring.graph.nodes[i], self.wiring.scope.tensors
@@ -131,16 +132,20 @@ class _Pricer:
             return Work(write_bytes=size, weight_bytes=size)
         return Work(read_bytes=size, write_bytes=size)
 
-    def _joint(self, order: Sequence[int], members: Collection[int]) -> Work:
-        """Return the work of several nodes as one kernel.
+    def _joint(
+        self, order: Sequence[int], members: Collection[int]
+    ) -> tuple[Work, Mapping[int, int]]:
+        """Return the work of several nodes as one kernel, and the bytes that each node moves.
 
-        A tensor is read once, whoever reads it inside; a result is written where somebody outside
-        reads it, or nobody at all. A node never reads or writes more than it does alone.
+        A tensor is read once, by the first that reads it inside; a result is written where
+        somebody outside reads it, or nobody at all. A node never reads or writes more than it
+        does alone.
         """
         wiring, works = self.wiring, self.wiring.works
         macs = flops = written = 0
         read: dict[str, int] = {}
         weights: dict[str, int] = {}
+        moved = dict.fromkeys(order, 0)
         for i in order:
             work = works[i].work
             macs += work.macs
@@ -151,19 +156,22 @@ class _Pricer:
                 if not name or wiring.maker.get(root, -1) in members:
                     continue
                 constant = wiring.scope.constants.get(root)
+                known = read if constant is None else weights
                 if constant is None:
                     size = min(self._size(name, root), alone.read_bytes)
-                    read[root] = max(size, read.get(root, 0))
                 else:
                     size = min(constant.stored_bytes, alone.weight_bytes)
-                    weights[root] = max(size, weights.get(root, 0))
+                moved[i] += max(0, size - known.get(root, 0))
+                known[root] = max(size, known.get(root, 0))
             if self._leaves(i, members):
                 written += alone.write_bytes
+                moved[i] += alone.write_bytes
         bound = self._bound(order)
-        return Work(
+        joint = Work(
             macs, flops, min(sum(read.values()), bound.read_bytes), written,
             min(sum(weights.values()), bound.weight_bytes),
         )  # fmt: skip
+        return joint, _trimmed(moved, joint.moved_bytes)
 
     def _bound(self, order: Sequence[int]) -> Work:
         works, copies = self.wiring.works, self.wiring.copies
@@ -184,3 +192,14 @@ class _Pricer:
         wiring = self.wiring
         readers = wiring.readers_of(i)
         return not readers or wiring.leaves(i) or any(r not in members for r in readers)
+
+
+def _trimmed(moved: Mapping[int, int], total: int) -> Mapping[int, int]:
+    """Return the bytes of each node, the last ones lessened until they add up to `total`."""
+    excess = sum(moved.values()) - total
+    trimmed = dict(moved)
+    for i in reversed(trimmed):
+        less = min(excess, trimmed[i])
+        trimmed[i] -= less
+        excess -= less
+    return trimmed

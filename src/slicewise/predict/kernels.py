@@ -40,12 +40,13 @@ _NOTHING = Work()
 @dataclass(frozen=True, slots=True)
 class Row:
     """A kernel, the top-level nodes that it is made of, how often it runs for one run of these,
-    and its number at top level, -1 inside a body."""
+    its number at top level, -1 inside a body, and the bytes that each of the nodes moves."""
 
     kernel: NodeWork
     nodes: tuple[int, ...]
     repeats: float = 1.0
     number: int = -1
+    moved_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,21 @@ def kernels_of(work: GraphWork) -> Iterator[Row]:
     if kernels is None:
         kernels = tuple(_one_by_one(work.nodes))
     for number, kernel in enumerate(kernels):
-        yield Row(kernel.work, kernel.nodes, 1.0, number)
+        yield Row(kernel.work, kernel.nodes, 1.0, number, _moved_bytes(kernel, work.nodes))
     for i, node in enumerate(work.nodes):
         if node.body:
             yield from _inside(node, i, 1.0)
+
+
+def _moved_bytes(kernel: Kernel, nodes: Sequence[NodeWork]) -> tuple[int, ...]:
+    """Return the bytes that each node of a kernel moves; where it is not told, in proportion to
+    what they would move alone."""
+    total = kernel.work.work.moved_bytes
+    if kernel.moved_bytes or len(kernel.nodes) == 1:
+        return kernel.moved_bytes or (total,)
+    alone = [nodes[i].work.moved_bytes for i in kernel.nodes]
+    ends = [total * sum(alone[: k + 1]) // max(sum(alone), 1) for k in range(len(alone))]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
 def _inside(node: NodeWork, owner: int, repeats: float) -> Iterator[Row]:

@@ -6,9 +6,10 @@ Roofline: Williams, Waterman, Patterson, CACM 52(4), 2009. Wave quantisation as 
 (ASPLOS 2025), tiles chosen as a vendor library would: the fastest (`predict/kernels.py`). Whole
 devices only; slices go through `predict/slice.py`.
 
-The time of a kernel made of several nodes is split over them in proportion to what each would take
-alone at efficiency 1: the greater of its arithmetic at the device's rates and its bytes at the
-device's bandwidth. Equally where all would take nothing. Views and nodes that launch nothing get
+The time of a kernel made of several nodes is split over them in proportion to what each still
+takes inside it at efficiency 1: the greater of its arithmetic at the device's rates and, at the
+device's bandwidth, the bytes that it exchanges with memory (results that stay inside the kernel
+cost nobody anything). Equally where all take nothing. Views and nodes that launch nothing get
 none.
 """
 
@@ -55,15 +56,18 @@ class _Members:
     """Which node is in which kernel: one entry for each such pair.
 
     `kernel` and `node` are indices into the rows and the top-level nodes. `is_split`: the kernel
-    has several nodes. `own` are the nodes of the split entries as columns, `number` the kernel
-    that each top-level node is launched in, -1 where it launches none itself.
+    has several nodes. `own` are the nodes of the split entries as columns and `own_bytes` what
+    they move. `number` is the kernel that each top-level node is launched in, -1 where it launches
+    none itself; `moved_bytes` what each moves, its body included.
     """
 
     kernel: Indices
     node: Indices
     is_split: NDArray[np.bool_]
     own: KernelTable
+    own_bytes: Array
     number: list[int]
+    moved_bytes: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ def _members(work: GraphWork, rows: Sequence[Row]) -> _Members:
     pairs: list[tuple[int, int]] = []
     split: list[bool] = []
     number = [-1] * len(work.nodes)
+    moved = [node.work.moved_bytes if node.body else 0 for node in work.nodes]
     for k, row in enumerate(rows):
         if len(row.nodes) == 1:
             pairs.append((k, row.nodes[0]))
@@ -209,12 +214,16 @@ def _members(work: GraphWork, rows: Sequence[Row]) -> _Members:
             pairs += [(k, i) for i in its]
             split += [True] * len(its)
         if row.number >= 0:
-            for i in row.nodes:
+            for i, size in zip(row.nodes, row.moved_bytes, strict=True):
                 number[i] = row.number
+                if not work.nodes[i].body:
+                    moved[i] = size
     columns = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
     is_split = np.array(split, dtype=bool)
-    own = tabulate([work.nodes[i] for i in columns[is_split, 1].tolist()])
-    return _Members(columns[:, 0], columns[:, 1], is_split, own, number)
+    its = columns[is_split, 1].tolist()
+    own_bytes = np.array([moved[i] for i in its], dtype=np.float64)
+    own = tabulate([work.nodes[i] for i in its])
+    return _Members(columns[:, 0], columns[:, 1], is_split, own, own_bytes, number, moved)
 
 
 def _shares(members: _Members, device: Device, count: int) -> Array:
@@ -223,7 +232,7 @@ def _shares(members: _Members, device: Device, count: int) -> Array:
     if not members.is_split.any():
         return shares
     costs, _ = unit_costs(members.own, device)
-    bytes_s = costs.activation_s + costs.weight_s
+    bytes_s = members.own_bytes / device.memory_bandwidth_bytes_per_s
     alone = np.maximum(costs.matrix_s + costs.vector_s, bytes_s)
     kernel = members.kernel[members.is_split]
     total = np.bincount(kernel, weights=alone, minlength=count)[kernel]
@@ -257,6 +266,7 @@ def _node_estimates(
         memory_ms.tolist(),
         _limits(node_ms, padded_ms, compute_ms, memory_ms),
         members.number,
+        members.moved_bytes,
         alive_bytes,
         strict=True,
     )
@@ -264,9 +274,9 @@ def _node_estimates(
         [
             NodeEstimate(
                 node.name, node.op_type, node.kind, latency, compute, memory, limit,
-                node.work.flops, node.work.moved_bytes, number, alive,
+                node.work.flops, moved, number, alive,
             )
-            for node, latency, compute, memory, limit, number, alive in columns
+            for node, latency, compute, memory, limit, number, moved, alive in columns
         ]
     )  # fmt: skip
 

@@ -33,10 +33,10 @@ TABLE = Table(
         *HARD_SWISH,
     ),
     chains=(
-        f"Conv|ConvTranspose > BatchNormalization? > Add(t)? > {_ACTIVATIONS}",
+        f"Conv|ConvTranspose > BatchNormalization? > Add|Sum(t)? > {_ACTIVATIONS}",
         "Conv|ConvTranspose > BatchNormalization",
         "Conv|ConvTranspose > Mul(w)? > Add(w)",
-        "Conv > Add(t)",
+        "Conv > Add|Sum(t)",
         f"MatMul > Add(b)? > {_ACTIVATIONS}",
         "MatMul > Add(b)",
         f"Gemm > {_ACTIVATIONS}",

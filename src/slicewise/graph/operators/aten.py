@@ -2,7 +2,7 @@
 
 The domain is `torch.aten`, the name is ATen's without overload. Definitions: torch 2.13,
 documentation of the function of the same name. Inputs are the tensors among the arguments, in the
-order of the schema, but where `graph/frontends/aten/` says otherwise.
+order of the schema, but where `graph/frontends/torch/aten/` says otherwise.
 """
 
 from slicewise.core.cost import Contraction, Kind
@@ -74,6 +74,33 @@ def _tensordot(seen: Seen) -> Product:
     return Product(outputs * inner, Contraction(1, outputs, 1, inner))
 
 
+def _along(seen: Seen) -> Product:
+    """Count linalg_vecdot: one multiply-add for each pair of elements that meet."""
+    outputs = max(1, seen.out_elements)
+    inner = max(seen.tensor(0).elements, seen.tensor(1).elements) // outputs
+    return Product(outputs * inner, Contraction(outputs, 1, 1, inner))
+
+
+def _cell(seen: Seen) -> Product:
+    """Count one step of a recurrence: x [.., I] and h [.., H] times W [gates H, I], R [.., H]."""
+    rows = product(seen.shape(0)[:-1])
+    gates, inputs = seen.shape(1, rank=2)
+    width = inputs + seen.shape(2, rank=2)[1]
+    return Product.of(1, rows, gates, width)
+
+
+def _cell_flops(each: int, gates: int) -> Flops:
+    """Return `each` for a hidden unit, and three sums (X W + H R, two biases) for each gate."""
+
+    def flops(seen: Seen) -> int:
+        units = product(seen.shape(0)[:-1]) * (seen.shape(1, rank=2)[0] // gates)
+        return units * (each + 3 * gates)
+
+    return flops
+
+
+_CELL_SLOTS = {1: Slot.WEIGHT, 2: Slot.WEIGHT, 3: Slot.PARAM, 4: Slot.PARAM}
+
 ROWS = (
     Operator("_grouped_mm", Kind.MATMUL, ATEN, _grouped, None,
              {0: Slot.FLOW, 1: Slot.WEIGHT, 2: Slot.DATA}, reads={1: _experts_read}),
@@ -81,6 +108,12 @@ ROWS = (
     Operator("addbmm", Kind.MATMUL, ATEN, matmul(1, 2), None, other_slots=Slot.WEIGHT),
     Operator("bilinear", Kind.MATMUL, ATEN, _bilinear, None, {2: Slot.WEIGHT, 3: Slot.PARAM}),
     Operator("tensordot", Kind.MATMUL, ATEN, _tensordot, None, other_slots=Slot.WEIGHT),
+    Operator("linalg_vecdot", Kind.MATMUL, ATEN, _along, None, other_slots=Slot.WEIGHT),
+    # `each` as for the sequences in `standard.py`
+    *(Operator(f"{name}_cell", Kind.MATMUL, ATEN, _cell, _cell_flops(each, gates), _CELL_SLOTS)
+      for name, each, gates in (("lstm", 18, 4), ("gru", 14, 3), ("rnn_tanh", 1, 1),
+                                ("rnn_relu", 1, 1))),
+    *_plain("kron", Kind.ELEMENTWISE, plus.each_output(1)),
     *_plain("cdist _cdist_forward", Kind.REDUCTION, _distances),
     # one function of the mathematical library, or one operation, an element
     *_plain("log2 log10 isfinite erfinv special_erfcx lgamma digamma heaviside angle complex",

@@ -17,13 +17,16 @@ from slicewise.graph.frontends.torch.bind import Asked, ask, ask_module, check_r
 from slicewise.graph.frontends.torch.convert import convert
 from slicewise.graph.frontends.torch.export import (
     Exported,
+    Leaf,
     export,
     in_order,
     input_values,
     leaves_of,
     refuse_non_module,
     reshaped,
+    without_transforms,
 )
+from slicewise.graph.frontends.torch.inputs import ready_inputs, refuse_opaque
 
 Example = tuple[Any, tuple[Any, ...], Mapping[str, Any]]  # module, args, kwargs
 RUNTIME = "torch-eager"
@@ -123,6 +126,7 @@ def read_program(path: str, binding: Binding) -> Graph:
 
 def read_exported(program: Any, binding: Binding, *, name: str, location: str) -> Graph:
     """Return a torch.export.ExportedProgram with every dimension bound."""
+    program = without_transforms(program)
     source = ProgramSource(program, name, location)
     return _bind_program(program, binding, source, name=name, label=f"model {location!r}")
 
@@ -145,6 +149,7 @@ def read_module(
     """
     require_torch()
     refuse_non_module(module, f"model {location!r}")
+    refuse_opaque(module, f"model {location!r}")
     source = ModuleSource(name, location, (module, args, kwargs), remake)
     return source.bind(binding)
 
@@ -203,6 +208,7 @@ def _bind_module(source: ModuleSource, example: Example, binding: Binding) -> Gr
     """Return the graph under a binding; the export is made anew only where shapes differ."""
     module, args, kwargs = example
     label = f"model {source.location!r}"
+    args, kwargs = ready_inputs(module, args, kwargs, label=label)
     args, kwargs = in_order(module, args, kwargs, label=label)
     leaves = leaves_of(module, args, kwargs)
     asked = ask_module(leaves, binding, label=label)
@@ -210,8 +216,11 @@ def _bind_module(source: ModuleSource, example: Example, binding: Binding) -> Gr
     key = tuple((leaf.name, _without(asked.shapes[leaf.name], axes[leaf.name])) for leaf in leaves)
     exported = source.exports.get(key) or source.exports.get((key, asked.batch_size))
     if exported is None:
-        new_args, new_kwargs = reshaped(module, args, kwargs, asked.shapes)
-        exported = export(module, new_args, new_kwargs, label=label, batch_axes=axes)
+        # with the batch of the examples, which need memory; another one where it must be fixed
+        shapes = {leaf.name: _with_own_batch(leaf, asked) for leaf in leaves}
+        new_args, new_kwargs = reshaped(module, args, kwargs, shapes)
+        batch = asked.batch_size if asked.batch_axes else None
+        exported = export(module, new_args, new_kwargs, label=label, batch_axes=axes, batch=batch)
         symbolic = exported.batch_symbol is not None
         source.exports[key if symbolic else (key, asked.batch_size)] = exported
     names = [name for name, _ in input_values(exported.program)]
@@ -224,6 +233,11 @@ def _bind_module(source: ModuleSource, example: Example, binding: Binding) -> Gr
     graph = convert(exported.program, Values(sizes), name=source.name)
     notes = exported.notes if exported.batch_symbol else (*asked.assumed, *exported.notes)
     return _bound(graph, asked, source, notes)
+
+
+def _with_own_batch(leaf: Leaf, asked: Asked) -> tuple[int, ...]:
+    shape, axis = asked.shapes[leaf.name], asked.batch_axes.get(leaf.name)
+    return shape if axis is None else (*shape[:axis], leaf.shape[axis], *shape[axis + 1 :])
 
 
 def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from slicewise.graph.frontends.torch.convert import (
     convert_nodes,
     finish,
     names_of,
+    read_names,
     record_outputs,
 )
 from slicewise.graph.frontends.torch.names import scopes_of
@@ -99,8 +100,8 @@ def _body(
         if i < own:
             inputs += record_outputs(placeholder, value, inner)
             continue
-        outer = scope.names.get(operands[i]) if hasattr(operands[i], "meta") else None
-        if isinstance(outer, str):
+        outer = next(read_names(node, operands[i], scope), None)
+        if outer is not None:
             inner.names[placeholder] = outer
             inner.tensors[outer] = scope.tensors[outer]
     convert_nodes(program, inner)
@@ -127,7 +128,7 @@ def _cond(node: Any, module: Any, scope: Scope) -> Node:
         _body(node, _program(branch, module), name, operands, scope, own=0)
         for name, branch in (("then", true), ("else", false))
     )
-    return Node("", "If", tuple(names_of(predicate, scope)), (), bodies=bodies)
+    return Node("", "If", tuple(read_names(node, predicate, scope)), (), bodies=bodies)
 
 
 def _while_loop(node: Any, module: Any, scope: Scope) -> Node:
@@ -139,7 +140,7 @@ def _while_loop(node: Any, module: Any, scope: Scope) -> Node:
     )
     text = "how often the loop runs depends on data; its body is counted once"
     scope.notes.append(Note("trip-count-unknown", text, node.name))
-    return Node("", "Loop", tuple(names_of(carried, scope)), (), bodies=bodies)
+    return Node("", "Loop", tuple(read_names(node, carried, scope)), (), bodies=bodies)
 
 
 def _scan(node: Any, module: Any, scope: Scope) -> Node:
@@ -148,7 +149,7 @@ def _scan(node: Any, module: Any, scope: Scope) -> Node:
     operands = (*initial, *sequences, *captured)
     own = len(initial) + len(sequences)
     body = _body(node, _program(combine, module), "body", operands, scope, own=own)
-    inputs = tuple(names_of([*initial, *sequences], scope))
+    inputs = tuple(read_names(node, [*initial, *sequences], scope))
     return Node("", "Scan", inputs, (), bodies=(body,), repeats=max(1, steps))
 
 
@@ -157,18 +158,18 @@ def _map(node: Any, module: Any, scope: Scope) -> Node:
     steps = scope.values.shape(scope.values.of(sequences[0]))[0] if sequences else 1
     operands = (*sequences, *captured)
     body = _body(node, _program(function, module), "body", operands, scope, own=len(sequences))
-    inputs = tuple(names_of(sequences, scope))
+    inputs = tuple(read_names(node, sequences, scope))
     return Node("", "Scan", inputs, (), bodies=(body,), repeats=max(1, steps))
 
 
 def _flex_attention(node: Any, module: Any, scope: Scope) -> Node:
-    inputs = tuple(names_of(node.args[:3], scope))
+    inputs = tuple(read_names(node, node.args[:3], scope))
     return Node("", "FlexAttention", inputs, (), domain="ai.onnx.preview")
 
 
 def _opaque(node: Any, scope: Scope) -> Node:
     """Return a node under torch's own name, counted by its bytes."""
-    inputs = tuple(names_of(node.args, scope))
+    inputs = tuple(read_names(node, node.args, scope))
     return Node("", node.target.name(), inputs, (), domain="torch.higher_order")
 
 

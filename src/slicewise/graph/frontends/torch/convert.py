@@ -4,7 +4,6 @@ ATen operators become nodes by the table in `aten/`; shapes are those of the fak
 the program carries, with its symbols replaced. Nothing is run and no weight is looked at.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,8 @@ from slicewise.graph.frontends.torch.aten import find_row
 from slicewise.graph.frontends.torch.aten.row import ATEN, Call, Row, Storage, Values
 from slicewise.graph.frontends.torch.lives import LAST_HELD, lifetime_notes
 from slicewise.graph.frontends.torch.names import held_arguments, node_names, scopes_of
-from slicewise.graph.frontends.torch.strides import can_view, is_dense
+from slicewise.graph.frontends.torch.owners import is_same, is_view
+from slicewise.graph.frontends.torch.versions import Versions
 
 _DTYPES = {
     "float64": DType.FP64, "float32": DType.FP32, "float16": DType.FP16, "bfloat16": DType.BF16,
@@ -53,6 +53,7 @@ class Scope:
     prefix: str = ""
     around: tuple[str, ...] = ("",)
     ends: dict[str, int] = field(default_factory=dict)
+    versions: Versions = field(default_factory=Versions)
 
     def tensor(self, value: Any) -> Tensor:
         """Return the record of a fake tensor."""
@@ -67,7 +68,7 @@ class Scope:
         """Return the scope of a region in line: its nodes are put at the end of this one's."""
         return Scope(
             self.values, {}, self.tensors, self.steps, self.notes, self.prefix + prefix,
-            self.stack(around),
+            self.stack(around), versions=self.versions,
         )  # fmt: skip
 
     def apart(self, prefix: str, around: tuple[str, ...]) -> "Scope":
@@ -93,8 +94,18 @@ def convert(program: Any, values: Values, *, name: str) -> Graph:
     return replace(
         graph,
         held_to=_held(program, scope, graph),
-        notes=unique_notes((*graph.notes, *lifetime_notes(program))),
+        notes=unique_notes((*graph.notes, *_unread(constants, graph), *lifetime_notes(program))),
     )
+
+
+def _unread(constants: Mapping[str, Constant], graph: Graph) -> Iterator[Note]:
+    """Yield a Note on the weights of the module that nothing reads in this call of it."""
+    left = [name for name, each in constants.items()
+            if each.role is Role.PARAMETER and name not in graph.constants]  # fmt: skip
+    if left:
+        text = f"{left[0]}{f' and {len(left) - 1} other' if len(left) > 1 else ''}"
+        text = f"weights that no operator reads are not counted: {text}"
+        yield Note("unused-initialiser", text)
 
 
 def _held(program: Any, scope: Scope, graph: Graph) -> Mapping[str, str]:
@@ -228,7 +239,25 @@ def _user_outputs(program: Any, scope: Scope) -> Iterator[str]:
     out = next(node for node in program.graph.nodes if node.op == "output")
     for spec, arg in zip(specs, out.args[0], strict=True):
         if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
-            yield from names_of(arg, scope)
+            yield from read_names(out, arg, scope)
+
+
+def read_names(node: Any, arg: Any, scope: Scope) -> Iterator[str]:
+    """Yield the tensors that `node` reads in an argument, each as the writes so far left it.
+
+    A write into shared storage that a name does not show yet is put between them, as a view that
+    waits for it.
+    """
+    for each in names_of(arg, scope):
+        name = scope.versions.latest(each)
+        if result := scope.versions.write_since(name):
+            new = scope.versions.new_name(name)
+            scope.tensors[new] = scope.tensors[name]
+            inputs = (name, result)
+            add_step(scope, node, Node("", "Identity", inputs, (new,), storage_of=name), "written")
+            scope.versions.replaced(name, new)
+            name = new
+        yield name
 
 
 def names_of(arg: Any, scope: Scope) -> Iterator[str]:
@@ -281,6 +310,12 @@ def _convert_call(node: Any, module: Any, scope: Scope) -> None:
         from slicewise.graph.frontends.torch.control import convert_higher_order
 
         convert_higher_order(node, module, scope)
+    elif outputs := tuple(record_outputs(node, scope.values.of(node), scope)):
+        # a function of torch that is no operator: kept under its own name
+        name = getattr(target, "__name__", "function")
+        inputs = tuple(read_names(node, (node.args, tuple(node.kwargs.values())), scope))
+        made = Node("", name, inputs, outputs, domain="torch.function", storage_of="")
+        add_step(scope, node, made, name)
 
 
 def _convert_operator(node: Any, schema: Any, scope: Scope) -> None:
@@ -289,15 +324,20 @@ def _convert_operator(node: Any, schema: Any, scope: Scope) -> None:
     if row is not None and row.storage is Storage.NOTHING:
         return
     call = Call(node, _arguments(node, schema), scope.values)
-    given = list(_tensor_names(node, schema, scope))
+    given = list(names_of((node.args, tuple(node.kwargs.values())), scope))
     is_in_place = schema.is_mutable and _writes_first(schema)
-    if value is None and not is_in_place:
+    written = tuple(_written_names(call, schema, scope)) if schema.is_mutable else ()
+    if value is None and not written:
         return
-    if row is not None and _is_same(row, call, scope, is_in_place=is_in_place):
+    if row is not None and is_same(row, call, is_in_place=is_in_place):
         scope.names[node] = given[0] if given else None
         return
+    given = list(read_names(node, (node.args, tuple(node.kwargs.values())), scope))
+    written = tuple(scope.versions.latest(name) for name in written)
     _bound_sizes(node, value, given, scope)
     outputs = tuple(record_outputs(node, value, scope))
+    if value is None:
+        outputs = tuple(_new_versions(written, scope))
     if not outputs:
         return
     space, _, short = schema.name.partition("::")
@@ -310,10 +350,15 @@ def _convert_operator(node: Any, schema: Any, scope: Scope) -> None:
         attrs=dict(row.attrs(call)) if row.attrs is not None else {},
         domain=row.domain,
     )
-    owner = given[0] if given and (is_in_place or _is_view(row, call, scope)) else ""
+    shares = is_in_place or value is None or is_view(row, call)
+    owner = (written or given)[0] if shares and given else ""
     add_step(scope, node, replace(made, storage_of=owner), short)
-    if is_in_place and hasattr(node.args[0] if node.args else None, "meta"):
-        scope.names[node.args[0]] = scope.names[node]  # what reads it later reads the new value
+    step = len(scope.steps) - 1
+    for name in written:
+        scope.versions.wrote(name, result=outputs[0], step=step)
+    if is_in_place or value is None:  # what reads them later reads the new values
+        for name, new in zip(written, outputs, strict=False):
+            scope.versions.replaced(name, new)
 
 
 def _bound_sizes(node: Any, value: Any, given: Sequence[str], scope: Scope) -> None:
@@ -323,15 +368,26 @@ def _bound_sizes(node: Any, value: Any, given: Sequence[str], scope: Scope) -> N
     """
     for each in value if isinstance(value, list | tuple) else (value,):
         for symbol in scope.values.unknown(each):
-            largest = max((scope.tensors[name].elements for name in given), default=1)
+            largest = max((each.elements for each in _choosing(node, given, scope)), default=1)
             scope.values.bind(symbol, max(1, largest))
             text = f"the size {symbol} depends on data; the largest, {largest}, was taken"
             scope.notes.append(Note("shape-upper-bound", text, node.name))
 
 
+def _choosing(node: Any, given: Sequence[str], scope: Scope) -> list[Tensor]:
+    """Return the tensors whose elements decide how many results there are: the masks of an index,
+    else all that are read."""
+    tensors = [scope.tensors[name] for name in given]
+    masks = [each for each in tensors[1:] if each.dtype in (DType.BOOL, DType.UINT8)]
+    return masks if masks and node.target._schema.name == "aten::index" else tensors
+
+
 def add_step(scope: Scope, node: Any, made: Node, kind: str) -> None:
     """Put a node at the end; of equal names those of one module are numbered later."""
     stack = scope.stack(scopes_of(node))
+    for name in made.outputs:
+        if name:
+            scope.versions.made(name, of=made.storage_of or "", step=len(scope.steps))
     scope.steps.append(_Step(replace(made, origin=stack[-1]), kind.strip("_"), stack))
 
 
@@ -364,9 +420,19 @@ def _arguments(node: Any, schema: Any) -> Mapping[str, Any]:
 _MISSING = object()
 
 
-def _tensor_names(node: Any, schema: Any, scope: Scope) -> Iterator[str]:
-    yield from names_of(node.args, scope)
-    yield from names_of(tuple(node.kwargs.values()), scope)
+def _written_names(call: Call, schema: Any, scope: Scope) -> Iterator[str]:
+    """Yield the tensors that an operator writes into, in the order of its arguments."""
+    for each in schema.arguments:
+        if each.alias_info is not None and each.alias_info.is_write:
+            yield from names_of(call.given(each.name), scope)
+
+
+def _new_versions(written: Sequence[str], scope: Scope) -> Iterator[str]:
+    """Name and record what an operator that returns nothing leaves in what it writes into."""
+    for name in written:
+        new = scope.versions.new_name(name)
+        scope.tensors[new] = scope.tensors[name]
+        yield new
 
 
 def _inputs(
@@ -380,7 +446,7 @@ def _inputs(
         if argument not in call.arguments:
             continue
         value = call.arguments[argument]
-        names = list(names_of(value, scope))
+        names = [scope.versions.latest(name) for name in names_of(value, scope)]
         found += names or [""]
     while found and not found[-1]:
         found.pop()
@@ -410,48 +476,3 @@ def _writes_first(schema: Any) -> bool:
     first = schema.arguments[0] if schema.arguments else None
     alias = None if first is None else first.alias_info
     return alias is not None and alias.is_write
-
-
-# --- who owns the bytes
-
-
-def _is_same(row: Row, call: Call, scope: Scope, *, is_in_place: bool) -> bool:
-    """True where nothing runs: the result is the first tensor itself."""
-    if row.storage is Storage.SAME or _keeps_whole_axis(row, call):
-        return True
-    if is_in_place or row.storage is not Storage.IF_CONVERTED or call.given("copy"):
-        return False
-    before, after = _first(call, scope), scope.values.of(call.node)
-    return before is not None and before.dtype == after.dtype and before.stride() == after.stride()
-
-
-def _keeps_whole_axis(row: Row, call: Call) -> bool:
-    """True for x[:]: eager code makes no view for it."""
-    if row.aten != "slice" or call.given("start") not in (None, 0):
-        return False
-    end, step = call.given("end"), call.given("step")
-    return (end is None or (isinstance(end, int) and end >= _NO_END)) and step in (None, 1)
-
-
-_NO_END = 2**63 - 1
-
-
-def _first(call: Call, scope: Scope) -> Any:
-    argument = next(iter(call.arguments.values()), None)
-    return scope.values.of(argument) if hasattr(argument, "meta") else None
-
-
-def _is_view(row: Row, call: Call, scope: Scope) -> bool:
-    """True where the result shares the storage of the first tensor."""
-    if row.storage is Storage.VIEW:
-        return True
-    if row.storage not in (Storage.IF_STRIDED, Storage.IF_DENSE):
-        return False
-    before, after = _first(call, scope), scope.values.of(call.node)
-    if before is None:
-        return False
-    shape, strides = scope.values.shape(before), scope.values.strides(before)
-    if row.storage is Storage.IF_DENSE:
-        wanted = scope.values.strides(after)
-        return is_dense(shape, strides, wanted)
-    return math.prod(shape) == 0 or can_view(shape, strides, scope.values.shape(after))

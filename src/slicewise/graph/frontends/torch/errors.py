@@ -13,15 +13,16 @@ from typing import Any
 
 from slicewise.core.errors import ModelError
 
+# The older exporter of ONNX runs the module and writes down what it does for these very values.
 _OFFER = (
-    "export it yourself with torch.export.export(model, inputs, strict=False) on tensors that"
-    " have values, and give the ExportedProgram or its .pt2 file"
+    "give a file of torch.onnx.export(model, inputs, 'model.onnx', dynamo=False), which holds for"
+    " the path that its example inputs take"
 )
 # Parts of messages or names of exceptions that tell a branch, or a size, that depends on values.
 _DEPENDS_ON_DATA = (
     "GuardOnDataDependentSymNode", "Could not guard on data-dependent", "data-dependent",
     "cannot be called on meta tensors", "Tensor.item()", "PendingUnbackedSymbolNotFound",
-    "Cannot copy out of meta tensor", "UnbackedSymInt",
+    "Cannot copy out of meta tensor", "UnbackedSymInt", "ints,but got FakeTensor",
 )  # fmt: skip
 _OURS = str(Path(__file__).parent)
 _STDLIB = sysconfig.get_paths()["stdlib"]
@@ -37,6 +38,10 @@ def export_error(
 ) -> ModelError:
     """Return the error to raise for what torch.export raised."""
     text = f"{type(err).__name__}: {err}"
+    if found := re.search(r"Unsupported input type <class '([^']+)'>", text):
+        return _of_unknown_class(label, "is given", found[1])
+    if found := re.search(r"Found <class '([^']+)'> in output", text):
+        return _of_unknown_class(label, "returns", found[1])
     if "no fake impl" in text or "register_fake" in text or "UnsupportedOperatorException" in text:
         return _without_kernel(text, label)
     if any(word in text for word in _DEPENDS_ON_DATA):
@@ -52,6 +57,32 @@ def export_error(
         )
     return ModelError(
         f"{label} cannot be exported: {_last_line(err)}{_place(err, text)}; {_OFFER}"
+    )
+
+
+def batch_error(
+    err: BaseException,
+    batch: int,
+    own: int,
+    axes: Mapping[str, int | None],
+    *,
+    label: str,
+) -> ModelError:
+    """Return the error to raise where a module takes its example inputs, but no other batch."""
+    named = ", ".join(f"{name!r}: {axis}" for name, axis in axes.items())
+    return ModelError(
+        f"{label} takes its example inputs, of batch {own}, but not batch {batch}:"
+        f" {_last_line(err)}{_place(err, str(err))}; leave the batch at {own}, give example inputs"
+        f" of batch {batch} that fit, or say which axis is the batch where"
+        f" batch_axes={{{named}}} is not right (None: there is none)"
+    )
+
+
+def _of_unknown_class(label: str, does: str, name: str) -> ModelError:
+    short = name.rpartition(".")[2]
+    return ModelError(
+        f"{label} {does} a {name}, which torch.export does not look into; register it with"
+        f" torch.export.register_dataclass({short}), or use a dictionary or tuple of tensors"
     )
 
 
@@ -80,8 +111,11 @@ def _place(err: BaseException, text: str) -> str:
     stack = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
     frames = [(f.filename, str(f.lineno), f.name) for e in _chain(err)
               for f in traceback.extract_tb(e.__traceback__)]  # fmt: skip
-    for found in (stack, frames):
-        own = [frame for frame in found if not _is_of_torch(frame[0])]
+    plain = [[frame for frame in found if not _is_of_torch(frame[0])] for found in (stack, frames)]
+    # where none of the model's own lines is in between: the layer of torch that it happened in
+    layers = [[frame for frame in found if re.search(r"/torch/(ao/)?nn/|/torch/ao/", frame[0])
+               and frame[2] == "forward"] for found in (stack, frames)]  # fmt: skip
+    for own in (*plain, *layers):
         called = [frame for frame in own if frame[2] not in ("export", "_export")]
         if called:
             path, line, function = called[-1]

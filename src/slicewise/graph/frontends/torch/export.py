@@ -16,7 +16,7 @@ from typing import Any
 
 from slicewise.core.errors import ModelError
 from slicewise.core.notes import Note
-from slicewise.graph.frontends.torch.errors import export_error
+from slicewise.graph.frontends.torch.errors import batch_error, export_error
 from slicewise.graph.frontends.torch.lives import mark_lifetimes
 
 _TRACED_BATCH = 2  # torch.export takes 0 and 1 for constants
@@ -49,13 +49,14 @@ def export(
     *,
     label: str,
     batch_axes: Mapping[str, int | None] | None = None,
+    batch: int | None = None,
 ) -> Exported:
     """Return the program of `module` called with `args` and `kwargs`.
 
     `batch_axes` gives the axis that is the batch by flattened input name; None: the leading axis
     that all share. It becomes a symbol where the module allows that; where not, the program holds
-    for the batch of the example inputs alone. The module is in evaluation mode while it is traced
-    and as before afterwards. `ModelError` in one line where torch.export refuses.
+    for `batch` alone (None: that of the example inputs). The module is in evaluation mode while
+    it is traced and as before afterwards. `ModelError` in one line where torch.export refuses.
     """
     args, kwargs = in_order(module, args, kwargs, label=label)
     leaves = leaves_of(module, args, kwargs)
@@ -67,10 +68,24 @@ def export(
             symbolic = _export_symbolic(module, args, kwargs, leaves, axes)
             if symbolic is not None:
                 return Exported(*symbolic, notes)
+        fixed = {leaf.name: _resized(leaf.shape, axes.get(leaf.name), batch) for leaf in leaves}
         try:
-            return Exported(_export(module, args, kwargs, None), None, notes)
+            of_batch = reshaped(module, args, kwargs, fixed)
+            return Exported(_export(module, *of_batch, None), None, notes)
         except Exception as err:
+            if axes and batch is not None and _holds(module, args, kwargs):
+                own = {leaf.shape[axes[leaf.name] or 0] for leaf in leaves if leaf.name in axes}
+                raise batch_error(err, batch, min(own), axes, label=label) from err
             raise export_error(err, module, args, kwargs, label=label) from err
+
+
+def _holds(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the module can be exported with these very inputs."""
+    try:
+        _export(module, args, kwargs, None)
+    except Exception:  # whatever: what is told is the error of the batch asked
+        return False
+    return True
 
 
 def in_order(
@@ -185,8 +200,8 @@ def _export_symbolic(
     return None if symbol is None else (program, symbol)
 
 
-def _resized(shape: tuple[int, ...], axis: int | None, size: int) -> tuple[int, ...]:
-    return shape if axis is None else (*shape[:axis], size, *shape[axis + 1 :])
+def _resized(shape: tuple[int, ...], axis: int | None, size: int | None) -> tuple[int, ...]:
+    return shape if axis is None or size is None else (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def reshaped(
@@ -268,8 +283,21 @@ def _export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], specs
         program = torch.export.export(
             module, args, dict(kwargs), dynamic_shapes=specs, strict=False
         )
+        program = without_transforms(program)
         mark_lifetimes(program, module, args, kwargs)
         return program
+
+
+def without_transforms(program: Any) -> Any:
+    """Return a program in which torch.func's transforms (vmap, jvp) are worked out.
+
+    Between their marks an exported program shows shapes of one item; a second trace gives the
+    operators on whole tensors. A program without them comes back as it is.
+    """
+    if not any(str(getattr(node.target, "__module__", "")).startswith("torch._functorch")
+               for node in program.graph.nodes):  # fmt: skip
+        return program
+    return program.run_decompositions({})
 
 
 def _batch_symbol(program: Any, axes: Mapping[str, int], leaves: Sequence[Leaf]) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slicewise.core.errors import ModelError
-from slicewise.graph.frontends.torch.export import quiet
+from slicewise.graph.frontends.torch.export import quiet, without_transforms
 
 _SAVE = "save it with torch.export.save(torch.export.export(model, inputs), 'model.pt2')"
 # Members that tell what a zip file of torch is: part of a member's name -> what it says.
@@ -74,9 +74,9 @@ def _load(path: Path, modified_ns: int, size: int) -> Any:
     try:
         with quiet():
             try:
-                return torch.export.load(_without_weights(path))
+                return without_transforms(torch.export.load(_without_weights(path)))
             except Exception:  # an archive kept in another way: all of it is read
-                return torch.export.load(path)
+                return without_transforms(torch.export.load(path))
     except Exception as err:
         line = " ".join(str(err).split("\n\n")[0].split())[:300]
         raise ModelError(

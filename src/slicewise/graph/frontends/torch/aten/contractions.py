@@ -22,14 +22,18 @@ ROWS = (
     Row("addmm", "Gemm", ("mat1", "mat2", "self")),
     Row("baddbmm", "Gemm", ("batch1", "batch2", "self")),
     Row("addmv", "Gemm", ("mat", "vec", "self")),
-    *rows("matmul:MatMul bmm:MatMul mm:MatMul mv:MatMul dot:MatMul inner:MatMul"
-          " linalg_vecdot:MatMul"),
+    *rows("matmul:MatMul bmm:MatMul mm:MatMul mv:MatMul dot:MatMul vdot:MatMul"),
     Row("einsum", "Einsum", ("tensors",), make.equation),
     *rows("scaled_dot_product_attention:Attention",
           inputs=("query", "key", "value", "attn_mask"), attrs=make.attention),
-    *own_rows("_grouped_mm _scaled_mm bilinear cdist _cdist_forward addbmm tensordot"),
+    *own_rows("_grouped_mm _scaled_mm bilinear cdist _cdist_forward addbmm tensordot"
+               " linalg_vecdot kron"),
     # what transformers registers for its experts where torch has no grouped product
     Row("transformers::grouped_mm_fallback", "_grouped_mm", domain="torch.aten"),
+    # the last axes of both are summed over: a tensordot
+    Row("inner", "tensordot", domain="torch.aten"),
+    *(Row(f"{name}_cell", f"{name}_cell", ("input", "w_ih", "w_hh", "b_ih", "b_hh", "hx"),
+          domain="torch.aten") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     Row("lstm", "LSTM", ("input", "data", "params", "hx"), make.recurrent),
     Row("gru", "GRU", ("input", "data", "params", "hx"), make.recurrent),
     Row("rnn_tanh", "RNN", ("input", "data", "params", "hx"), make.recurrent),

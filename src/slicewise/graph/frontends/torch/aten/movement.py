@@ -18,7 +18,7 @@ ROWS = (
           inputs=_SELF, storage=Storage.VIEW),
     *rows("permute:Transpose transpose:Transpose t:Transpose numpy_T:Transpose mT:Transpose"
           " adjoint:Transpose movedim:Transpose moveaxis:Transpose swapaxes:Transpose"
-          " swapdims:Transpose matrix_H:Transpose",
+          " swapdims:Transpose matrix_H:Transpose mH:Transpose",
           inputs=_SELF, attrs=make.permuted, storage=Storage.VIEW),
     *rows("reshape:Reshape flatten:Reshape _unsafe_view:Reshape reshape_as:Reshape",
           inputs=_SELF, storage=Storage.IF_STRIDED),
