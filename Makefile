@@ -56,6 +56,14 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.start_up
 	$(BIN)/python -m benchmarks.slice_rule
 	$(BIN)/python -m benchmarks.roofline_error
+	$(BIN)/python -m benchmarks.torch_macs
+	$(BIN)/python -m benchmarks.torch_load
+	$(BIN)/python -m benchmarks.zoo_coverage
+	$(BIN)/python -m benchmarks.onnx_vs_export
+	$(BIN)/python -m benchmarks.fusion_check
+	$(BIN)/python -m benchmarks.activation_peak
+	$(BIN)/python -m benchmarks.timm_roofline
+	$(BIN)/python -m benchmarks.explore_speed
 	$(BIN)/python -m benchmarks.zoo_coverage
 	$(BIN)/python -m benchmarks.torch_load
 	$(BIN)/python -m benchmarks.onnx_vs_export

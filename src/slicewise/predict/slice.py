@@ -26,7 +26,7 @@ from slicewise.predict.memory import memory_notes
 KNEE_SHARPNESS = 5.0
 SLOWDOWN_EXPONENT = 0.97
 # 90 % of the open slice measurements lie within this factor of the rule with the predictor's own
-# saturation (benchmarks/results/slice_rule.md: ParvaGPU MIG, p90 of the absolute error 31.5 %);
+# saturation (benchmarks/results/slice_rule.md: ParvaGPU MIG, p90 of the absolute error 30.4 %);
 # a slice whose figures are themselves estimated is taken as wider.
 RULE_SPREAD = 1.35
 ESTIMATED_SPREAD = 1.5
