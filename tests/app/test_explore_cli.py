@@ -17,6 +17,8 @@ from slicewise.app import explore_command
 from slicewise.app.cli import run
 from slicewise.app.explore_documents import COLUMNS
 from slicewise.core.exploration import Exploration
+from slicewise.flows.explore import ExploreOptions
+from slicewise.flows.explore import explore as sweep
 
 Light = Callable[[str], Path]
 CARD = "a100-sxm4-80gb"
@@ -140,12 +142,18 @@ def test_the_choice_of_objectives_and_limits_reaches_the_front(
         (["nowhere.onnx", "--device", "t4"], 3, "there is no model file"),
         (["MODEL", "--device", "t5"], 4, "'t5' is unknown"),
         (["MODEL", "--device", ","], 2, "--device is empty"),
+        (["MODEL", "--device", "t4,,l4"], 2, "--device has an empty item"),
+        (["MODEL", "--device", "t4", "--pareto", "latency,"], 2, "--pareto has an empty item"),
         (["MODEL", "--device", "t4", "--precision", "fp31"], 2, "'fp31' is unknown"),
         (["MODEL", "--device", "t4", "--runtime", "trt"], 2, "'trt' is unknown"),
         (["MODEL", "--device", "t4", "--pareto", "speed"], 2, "'speed' is unknown"),
         (["MODEL", "--device", "t4", "--workers", "0"], 2, "--workers 0"),
         (["MODEL", "--device", "t4", "--latency-ms", "nan"], 2, "not a positive time"),
         (["MODEL", "--device", "t4", "--memory-limit", "20G"], 2, "not a number with a unit"),
+        (["MODEL", "--device", "t4", "--latency-ms", "inf"], 2, "not a positive time"),
+        (["MODEL", "--device", "t4", "--memory-limit", "0"], 2, "leaves nothing"),
+        (["MODEL", "--device", "t4", "--memory-limit", "1e400"], 2, "more than 2^63 - 1 bytes"),
+        (["MODEL", "--device", "t4", "--csv", "-"], 2, "is no file"),
         (["MODEL", "--device", "t4", "--csv", "MODEL"], 2, "is the model itself"),
         (["MODEL", "--device", "t4", "--csv", "no/a.csv"], 2, "does not exist"),
         (["MODEL", "--device", "t4", "--precision", "nvfp4,fp8"], 4, "none of the 2 points"),
@@ -242,3 +250,74 @@ def test_a_sweep_killed_in_the_middle_goes_on_to_the_same_result(
     subprocess.run([*words, str(whole)], check=True, stdout=subprocess.DEVNULL)
     assert table.read_bytes() == whole.read_bytes()
     assert not journal.exists()
+
+
+def test_no_output_and_no_model_is_the_journal(
+    explore: Explore, light: Light, tmp_path: Path
+) -> None:
+    table, journal = tmp_path / "a.csv", tmp_path / "a.csv.partial"
+    code, _, err = explore(
+        light("squeezenet"), "--device", "t4", "--csv", table, "--html", journal
+    )
+    assert code == 2 and "is where the sweep keeps what is done" in err
+    code, _, err = explore(light("squeezenet"), journal, "--device", "t4", "--csv", table)
+    assert code == 2 and "is where the sweep keeps what is done" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["explore", "predict"])
+def test_brackets_in_a_name_are_no_markup(
+    capsys: pytest.CaptureFixture[str], light: Light, tmp_path: Path, verb: str
+) -> None:
+    names = ("[red]a[", "[bold]b", ":smile:")
+    for name in names:
+        (tmp_path / f"{name}.onnx").write_bytes(light("squeezenet").read_bytes())
+    code = run([verb, *(str(tmp_path / f"{name}.onnx") for name in names), "--device", "t4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    for name in names:
+        assert any(line.startswith(f"{name} ") for line in lines)
+
+
+def test_points_that_are_one_dot_make_no_plot(
+    explore: Explore, light: Light, tmp_path: Path
+) -> None:
+    models = [tmp_path / f"{i}.onnx" for i in range(9)]
+    for model in models:
+        model.write_bytes(light("squeezenet").read_bytes())
+    assert "9 points" in (out := explore(*models, "--device", "t4", "--workers", "1")[1])
+    assert "items/s over latency" not in out
+
+
+def test_a_page_of_a_sweep_without_a_front_says_so(
+    explore: Explore, light: Light, tmp_path: Path
+) -> None:
+    page = tmp_path / "a.html"
+    explore(light("squeezenet"), "--device", "t4", "--memory-limit", "1MiB", "--html", page)
+    words = Words()
+    words.feed(page.read_text())
+    assert "No point may stand on the front" in words.text
+    assert "The front, by" not in words.text and "1 rows" not in words.text
+
+
+def test_a_command_that_is_shown_takes_a_name_with_a_dash_for_a_model(
+    explore: Explore, light: Light, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-x.onnx").write_bytes(light("squeezenet").read_bytes())
+    assert explore("--device", "t4", "--html", "a.html", "--", "-x.onnx")[0] == 0
+    assert "explore ./-x.onnx" in Path("a.html").read_text()
+
+
+def test_a_notebook_shows_the_front_of_a_sweep(light: Light) -> None:
+    found = sweep([light("squeezenet")], devices=["t4", "l4"], batches=[1, 8])
+    shown = Words()
+    shown.feed(found._repr_html_())
+    assert shown.text.startswith(f"4 points, {len(found.front)} on the front")
+    for point in found.front:
+        assert point.device in shown.text
+    nothing = sweep(
+        [light("squeezenet")], devices=["t4"], options=ExploreOptions(precisions=["nvfp4"])
+    )
+    assert "1 of 1 point is impossible" in nothing._repr_html_()
+    assert shown.tags <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slicewise.app.files import check_writable, write_atomically
+from slicewise.app.files import check_outputs, check_writable, write_atomically
 from slicewise.core.errors import UsageError
 
 
@@ -70,3 +70,16 @@ def test_the_model_is_never_the_output(tmp_path: Path) -> None:
         check_writable(tmp_path / "." / "m.onnx", inputs=[str(model)])
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(Path())
+
+
+def test_a_link_that_leads_to_itself_is_one_line(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(UsageError, match="is a link to itself"):
+        check_outputs([loop])
+    check_outputs([tmp_path / "x.json"], inputs=[str(loop)])  # whoever reads it tells
+
+
+def test_a_dash_is_no_file_name() -> None:
+    with pytest.raises(UsageError, match="/dev/stdout"):
+        check_writable(Path("-"))

@@ -25,6 +25,7 @@ from slicewise.app.kernels import alike_kernels, launched_kernels
 from slicewise.core.cost import Estimate, Kind, MemoryEstimate, NodeEstimate, Prediction
 from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.notes import Note
+from slicewise.core.precision import DType
 from slicewise.flows.predict import PredictOptions, predict_many
 from slicewise.testing.predictors import tiny_gpu
 
@@ -236,11 +237,38 @@ def test_memory_over_time_is_left_out_with_a_sentence_where_it_is_not_known() ->
     assert "<svg" not in made
 
 
+def test_where_nothing_is_launched_no_empty_chart_or_table_stands() -> None:
+    bare = replace(MADE, nodes=(replace(NODES[0], kernel=-1, latency_ms=0.0, alive_bytes=0),))
+    made = predict_page(_given(bare))
+    assert "1 node, 0 kernels" in made
+    for words in ("0 sorts of kernel", "does not tell which activations", "All 1 nodes"):
+        assert words not in made
+
+
+def test_a_long_name_leaves_room_for_what_is_said_about_it() -> None:
+    name = "model/" + "layer/" * 60 + "conv1"
+    long = replace(MADE, nodes=tuple(replace(node, name=name) for node in NODES))
+    told = "".join(re.findall(r"<h3>.*?</h3>|<small>.*?</small>", predict_page(_given(long))))
+    assert "conv1" in told and "model/" not in told
+
+
+def test_a_model_in_a_type_that_cannot_be_asked_for_has_a_page() -> None:
+    gpu = tiny_gpu()
+    able = replace(gpu, peak_flop_per_s={**gpu.peak_flop_per_s, DType.FP64: 1e12})
+    given = replace(_given(replace(MADE, precision="fp64")), devices=(able,))
+    assert "fp64 1 Tflop/s" in predict_page(given)
+
+
+def test_the_bytes_of_a_fused_kernel_need_no_apology() -> None:
+    made = predict_page(_given(MADE))
+    assert launched_kernels(MADE)[0].title == "Conv + Relu"
+    assert "too far left" not in made and "upper bound" not in made
+
+
 def test_nodes_launched_together_are_one_kernel_and_nothing_is_lost() -> None:
     kernels = launched_kernels(MADE)
     assert [kernel.title for kernel in kernels] == ["Conv + Relu", "Gather", "Add"]
     assert sum(k.latency_ms for k in kernels) + MADE.host_ms == MADE.latency_ms.value
-    assert kernels[0].is_fused
     assert kernels[0].main.name == "conv1"
 
 

@@ -106,8 +106,12 @@ def test_memory_is_counted_only_where_it_is_known() -> None:
     counters = [event for event in _events(known) if event["ph"] == "C"]
     alive = [json.loads(json.dumps(event["args"]))["activations"] for event in counters]
     assert alive == [7, 9, 0]
+    assert {event["name"] for event in counters} == {"memory, bytes"}
     times = [float(str(event["ts"])) for event in counters]
     assert times == sorted(times)
+    hosted = replace(known, host_ms=0.5)
+    first = next(event for event in _events(hosted) if event["ph"] == "C")
+    assert first["ts"] == 0 and json.loads(json.dumps(first["args"]))["activations"] == 0
     unknown = _prediction((_node("a", 1.0, kernel=0),))
     assert not [event for event in _events(unknown) if event["ph"] == "C"]
 

@@ -1,5 +1,6 @@
 """Sweeps from Python: every point a row, in an order that no worker changes; going on."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from slicewise.core.exploration import Exploration, ExploredPoint, Standing
 from slicewise.core.graph import Graph
 from slicewise.execute.inline import InlineExecutor
 from slicewise.execute.local import LocalPool
+from slicewise.flows import cached_load
 from slicewise.flows.explore import ExploreOptions, Record, explore
 from slicewise.flows.pareto import costs_of
 from slicewise.flows.predict import PredictOptions, predict_where_possible
@@ -151,11 +153,11 @@ def test_a_fault_in_the_house_is_the_reason_of_its_rows_only(
     [
         ({"devices": ["t5"]}, DeviceError, "'t5' is unknown"),
         ({"devices": []}, UsageError, "needs a list with at least one"),
-        ({"batches": ["1"]}, UsageError, "not a whole number"),
+        ({"batches": ["1"]}, UsageError, "not a positive whole number"),
         ({"options": ExploreOptions(precisions=["fp31"])}, UsageError, "'fp31' is unknown"),
         ({"options": ExploreOptions(runtimes=["trt"])}, UsageError, "'trt' is unknown"),
         ({"options": ExploreOptions(objectives=["speed"])}, UsageError, "'speed' is unknown"),
-        ({"options": ExploreOptions(objectives=[])}, UsageError, "needs an objective"),
+        ({"options": ExploreOptions(objectives=[])}, UsageError, "needs a list with at least one"),
     ],
 )
 def test_a_mistake_that_concerns_all_is_refused_before_any_work(
@@ -317,3 +319,128 @@ def test_a_loaded_graph_is_swept_like_its_file(light: Light) -> None:
     by_graph = explore([graph], devices=["t4"], batches=[1, 8])
     by_path = explore([light("squeezenet")], devices=["t4"], batches=[1, 8])
     assert by_graph.points == by_path.points
+
+
+def test_a_file_named_in_two_ways_counts_once(
+    light: Light, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.onnx").write_bytes(light("squeezenet").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    found = explore(["a.onnx", "./a.onnx", tmp_path / "a.onnx"], devices=["t4"])
+    assert [point.source for point in found.points] == ["a.onnx"]
+
+
+def test_devices_that_share_a_name_and_no_figures_are_refused(light: Light) -> None:
+    card = slicewise.device("t4")
+    models = [light("squeezenet")]
+    assert len(explore(models, devices=[card, "t4"]).points) == 1
+    with pytest.raises(UsageError, match="are both called 't4'"):
+        explore(models, devices=[card, replace(card, max_power_w=1000.0)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"batches": [True]}, "not a positive whole number"),
+        ({"batches": [8, 0]}, "batch 0 is not a positive whole number"),
+        ({"options": ExploreOptions(precisions=[7])}, "precision 7 is a int"),  # type: ignore
+        ({"options": ExploreOptions(objectives="latency")}, "objectives 'latency'"),
+        ({"options": ExploreOptions(latency_limit_ms=float("nan"))}, "latency_limit_ms=nan"),
+        ({"options": ExploreOptions(memory_limit_bytes=0)}, "memory_limit_bytes=0"),
+    ],
+)
+def test_what_a_type_checker_would_refuse_is_one_line(
+    light: Light, changes: dict[str, object], match: str
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        _small(light, **changes)
+
+
+def test_a_module_is_told_the_way_to_be_swept(light: Light) -> None:
+    with pytest.raises(UsageError, match=r"slicewise.load\(module, example_inputs=x\)"):
+        explore([object()], devices=["t4"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("damage", ["index", "cells", "notes"])
+def test_an_entry_that_is_none_of_the_sweep_is_damage(
+    light: Light, tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "sweep.partial"
+    _small(light, record=Record(path))
+    header, first, *_ = path.read_text().splitlines()
+    entry = json.loads(first)
+    if damage == "index":
+        entry["index"] = 77
+    elif damage == "cells":
+        del entry["cells"][-1]
+    else:
+        entry["cells"][0]["note_indices"] = [900]
+    path.write_text(f"{header}\n{json.dumps(entry)}\n")
+    with pytest.raises(StoreError, match="is damaged"):
+        _small(light, record=Record(path))
+
+
+class Noting:
+    """Runs items in order and notes what was handed out; some of several groups get lost."""
+
+    def __init__(self, workers: int, *, loses: bool = False) -> None:
+        self.workers, self.loses = workers, loses
+        self.handed: list[tuple[int, ...]] = []
+
+    def as_completed(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[Done[Result]]:
+        for i, item in enumerate(items):
+            assert isinstance(item, tuple)
+            self.handed.append(item)
+            is_lost = self.loses and len(item) > 1
+            yield Done(i, error=UsageError("lost")) if is_lost else Done(i, function(item))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_load, "_FAST", frozenset())
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize(
+    ("workers", "handed"),
+    [
+        (1, [(0,), (1,), (2,), (3,), (4,), (5,)]),
+        (2, [(0, 1, 2), (3, 4, 5)]),
+        (4, [(0, 1), (3, 4), (2,), (5,)]),
+        (64, [(0,), (1,), (2,), (3,), (4,), (5,)]),
+    ],
+)
+def test_batches_of_a_model_that_is_traced_stay_together_as_far_as_workers_allow(
+    light: Light, workers: int, handed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = Noting(workers)
+    monkeypatch.setenv("SLICEWISE_NO_CACHE", "1")
+    found = _small(light, batches=[1, 2, 4], executor=executor)
+    assert executor.handed == handed
+    assert len(found.points) == 72
+
+
+def test_batches_of_a_file_that_is_read_at_once_are_spread(light: Light) -> None:
+    executor = Noting(2)
+    _small(light, executor=executor)
+    assert executor.handed == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.usefixtures("slow")
+def test_of_batches_that_were_lost_together_each_is_tried_alone(
+    light: Light, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLICEWISE_NO_CACHE", "1")
+    executor = Noting(2, loses=True)
+    progress: list[int] = []
+    found = _small(
+        light,
+        executor=executor,
+        record=Record(tmp_path / "sweep.partial"),
+        progress=lambda done, _: progress.append(done),
+    )
+    assert executor.handed == [(0, 1), (2, 3), (0,), (1,), (2,), (3,)]
+    assert found == _small(light)
+    assert progress == sorted(progress) and progress[-1] == 48

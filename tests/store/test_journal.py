@@ -112,3 +112,55 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         Journal(tmp_path / "none" / "j", Entry, digest="d")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"hello", b'{"a": 1', b"[" * 100_000 + b"\n", b"\0" * 5000])
+def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.partial"
+    path.write_bytes(content)
+    for fresh in (False, True):
+        with pytest.raises(StoreError, match="no journal of slicewise"):
+            Journal(path, Entry, digest="d", fresh=fresh)
+    assert path.read_bytes() == content
+
+
+def test_a_header_cut_short_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.partial"
+    _write(path, [])
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert _read(path) == [] and path.read_bytes() == whole
+
+
+def test_an_entry_nested_beyond_reading_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.partial"
+    _write(path, [Entry("a")])
+    with path.open("ab") as file:
+        file.write(b"[" * 100_000 + b"\n")
+    with pytest.raises(StoreError, match=r"line 3 .* is damaged"):
+        _read(path)
+
+
+def test_a_pipe_is_no_journal_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.partial")
+    with pytest.raises(StoreError, match="no regular file"):
+        _read(tmp_path / "a.partial")
+
+
+def test_a_disk_that_is_full_is_told_and_what_was_kept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.partial"
+    journal = Journal(path, Entry, digest="d")
+    journal.append(Entry("a"))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left on device"):
+            journal.append(Entry("b" * 10_000))
+    journal.close()
+    assert _read(path)[0] == Entry("a")

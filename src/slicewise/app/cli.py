@@ -150,9 +150,7 @@ def predict(
     from slicewise.flows.predict import PredictOptions, predict_many
 
     check_outputs((output, html, trace), inputs=models)
-    names = options.split_list(device or [])
-    if device and not names:
-        raise UsageError("--device is empty; name one, as in --device a100-sxm4-80gb")
+    names = options.parse_names("--device", device or [], "a100-sxm4-80gb")
     with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         asked = PredictOptions(
             precision=precision,

@@ -1,11 +1,13 @@
 """The road from the options of `explore` to its files and its report."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from slicewise.app import options
-from slicewise.app.files import check_outputs, write_atomically
+from slicewise.app.files import check_outputs, resolved, write_atomically
+from slicewise.app.words import as_argument
 from slicewise.core.errors import (
     DeviceError,
     ModelError,
@@ -57,8 +59,10 @@ def run_sweep(given: ExploreArguments, *, progress: Say | None, say: Say) -> Exp
     `progress` is told what is being done, `say` what a person should know. A sweep none of whose
     points is possible is written like any other; `refuse_if_nothing` tells.
     """
-    check_outputs(given.files, inputs=given.models)
     record = _record(given, say)
+    check_outputs(given.files, inputs=given.models)
+    if record is not None:
+        _refuse_as_journal(record.path, given)
     done = (0, 0)
 
     def tell(points: int, all_points: int) -> None:
@@ -70,7 +74,7 @@ def run_sweep(given: ExploreArguments, *, progress: Say | None, say: Say) -> Exp
     try:
         result = explore(
             given.models,
-            devices=_names("--device", given.devices, "a100-sxm4-80gb") or [None],
+            devices=options.parse_names("--device", given.devices, "a100-sxm4-80gb") or [None],
             batches=options.parse_batches(given.batches),
             options=_options(given),
             executor=choose_executor(_workers(given.workers)),
@@ -105,28 +109,27 @@ def refuse_if_nothing(result: Exploration) -> None:
     )
 
 
-def _names(option: str, values: Sequence[str], example: str) -> list[str]:
-    names = options.split_list(values)
-    if values and not names:
-        raise UsageError(f"{option} is empty; name one, as in {option} {example}")
-    return names
-
-
 def _options(given: ExploreArguments) -> ExploreOptions:
     limit_ms = given.latency_limit_ms
-    if limit_ms is not None and not limit_ms > 0:
+    if limit_ms is not None and not 0 < limit_ms < math.inf:
         raise UsageError(
             f"--latency-ms {limit_ms:g} is not a positive time; write --latency-ms 20"
         )
+    limit_bytes = None if given.memory_limit is None else parse_bytes(given.memory_limit)
+    if limit_bytes == 0:
+        raise UsageError(
+            f"--memory-limit {given.memory_limit} leaves nothing; write --memory-limit 20GiB"
+        )
     return ExploreOptions(
-        precisions=_names("--precision", given.precisions, "fp16") or [None],
-        runtimes=_names("--runtime", given.runtimes, "tensorrt") or [None],
+        precisions=options.parse_names("--precision", given.precisions, "fp16") or [None],
+        runtimes=options.parse_names("--runtime", given.runtimes, "tensorrt") or [None],
         dims=options.parse_dims(given.dims),
         inputs=options.parse_inputs(given.inputs),
         batch_axes=options.parse_batch_axes(given.batch_axes),
-        objectives=_names("--pareto", given.objectives, "latency,energy") or tuple(Objective),
+        objectives=options.parse_names("--pareto", given.objectives, "latency,energy")
+        or tuple(Objective),
         latency_limit_ms=limit_ms,
-        memory_limit_bytes=None if given.memory_limit is None else parse_bytes(given.memory_limit),
+        memory_limit_bytes=limit_bytes,
         per_model=given.per_model,
     )
 
@@ -149,6 +152,17 @@ def _record(given: ExploreArguments, say: Say) -> Record | None:
     return Record(path.with_name(f"{path.name}.partial"), given.fresh, resumed)
 
 
+def _refuse_as_journal(journal: Path, given: ExploreArguments) -> None:
+    """Raise `UsageError` if what is written or read is the journal, which vanishes at the end."""
+    for what, names in (("output", given.files), ("model", given.models)):
+        for name in names:
+            if resolved(Path(name)) == resolved(journal):
+                raise UsageError(
+                    f"{what} {str(name)!r} is where the sweep keeps what is done beside"
+                    f" {str(given.files[0])!r}; give another file name"
+                )
+
+
 def _write(given: ExploreArguments, result: Exploration) -> None:
     """Write what was asked for, each file whole."""
     from slicewise.app import documents, explore_documents
@@ -167,7 +181,7 @@ def _write(given: ExploreArguments, result: Exploration) -> None:
 
 def command_line(given: ExploreArguments) -> tuple[str, ...]:
     """Return the words of a command line that makes the same sweep."""
-    words = ["explore", *given.models]
+    words = ["explore", *map(as_argument, given.models)]
     for option, values in (
         ("--device", given.devices), ("--batch", given.batches),
         ("--precision", given.precisions), ("--runtime", given.runtimes),

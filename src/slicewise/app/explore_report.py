@@ -39,7 +39,8 @@ def explore_report(result: Exploration, *, width: int) -> RenderableType:
     if front:
         parts.extend((Text(), _front_table(result, front, width)))
     points = [(point, point.prediction) for point in result.points if point.prediction is not None]
-    if len(points) >= _LEAST_FOR_PLOT and width >= _PLOT_WIDTH + 12:
+    places = {(made.latency_ms.value, made.throughput_per_s) for _, made in points}
+    if len(places) >= _LEAST_FOR_PLOT and width >= _PLOT_WIDTH + 12:
         parts.extend((Text(), *_plot(points)))
     reasons = off_front_reasons(result)
     if reasons:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slicewise.app.words import clean
+from slicewise.app.words import clean, counted
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective, Standing
 from slicewise.core.units import format_capacity, format_ms, format_number
@@ -82,8 +82,7 @@ def headline(result: Exploration) -> str:
     names = [objective.value for objective in result.objectives]
     told = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     made = " of each model" if result.per_model else ""
-    noun = "point" if count == 1 else "points"
-    return f"{count:,} {noun}, {front:,} on the front{made} of {told}"
+    return f"{counted(count, 'point')}, {front:,} on the front{made} of {told}"
 
 
 def best_points(result: Exploration) -> list[tuple[ObjectiveWords, ExploredPoint, Prediction]]:
@@ -118,21 +117,25 @@ def off_front_reasons(result: Exploration) -> list[str]:
     standing = Counter(point.standing for point in result.points)
     told = []
     if unfit := standing[Standing.UNFIT]:
-        told.append(f"{unfit:,} of {count:,} need more memory than their device has")
+        verb = "needs" if unfit == 1 else "need"
+        told.append(f"{unfit:,} of {count:,} {verb} more memory than the device has")
     if over := standing[Standing.OVER_LIMIT]:
         limits = []
         if result.latency_limit_ms is not None:
             limits.append(format_ms(result.latency_limit_ms))
         if result.memory_limit_bytes is not None:
             limits.append(format_capacity(result.memory_limit_bytes))
-        told.append(f"{over:,} of {count:,} are over the limit of {' or '.join(limits)}")
+        verb = "is" if over == 1 else "are"
+        told.append(f"{over:,} of {count:,} {verb} over the limit of {' or '.join(limits)}")
     reasons = Counter(
         clean(" ".join(point.failure.reason.split()))
         for point in result.points
         if point.failure is not None
     )
     if reasons:
-        told.append(f"{sum(reasons.values()):,} of {count:,} points are impossible:")
+        lost = sum(reasons.values())
+        verb = "is" if lost == 1 else "are"
+        told.append(f"{lost:,} of {counted(count, 'point')} {verb} impossible:")
         told.extend(f"  {n:,}: {reason}" for reason, n in reasons.most_common(_MOST_REASONS))
         if len(reasons) > _MOST_REASONS:
             rest = sum(n for _, n in reasons.most_common()[_MOST_REASONS:])

@@ -15,7 +15,7 @@ def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -
     read = list(inputs)
     for i, path in enumerate(given):
         check_writable(path, inputs=read)
-        if any(path.resolve() == other.resolve() for other in given[:i]):
+        if any(resolved(path) == resolved(other) for other in given[:i]):
             raise UsageError(
                 f"output {str(path)!r} is asked for twice; give each document its own file"
             )
@@ -23,11 +23,18 @@ def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -
 
 def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
     """Raise `UsageError` if `path` cannot be written, or is one of the files being read."""
-    target = path.resolve()
+    if str(path) == "-":
+        raise UsageError(
+            "output '-' is no file; give a file name, /dev/stdout, or --json for the document on"
+            " stdout"
+        )
+    target = resolved(path)
+    if target.is_symlink():
+        raise UsageError(f"output {str(path)!r} is a link to itself; choose another place")
     if target.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder; give a file name inside it")
     for name in inputs:
-        if Path(name).resolve() == target:
+        if resolved(Path(name)) == target:
             raise UsageError(f"output {str(path)!r} is the model itself; give another file name")
     folder = target.parent
     if not folder.is_dir():
@@ -38,13 +45,18 @@ def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"output {str(path)!r} cannot be written; choose another place")
 
 
+def resolved(path: Path) -> Path:
+    """Return the file behind a path, links followed; a link that leads nowhere stays a link."""
+    return Path(os.path.realpath(path))
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` beside `path` and rename it there, so that no half file is ever seen.
 
     A link is followed; a file keeps its permissions. What is no regular file (a pipe, a device) is
     written to directly, never replaced.
     """
-    target = path.resolve()
+    target = resolved(path)
     try:
         kept = target.stat()
     except OSError:

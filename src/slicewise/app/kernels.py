@@ -10,7 +10,7 @@ from slicewise.core.cost import Kind, NodeEstimate, Prediction
 class LaunchedKernel:
     """One launch of a runtime: the nodes it computes, in graph order, and their sums.
 
-    Its bytes are those that its nodes would move one by one: for a fused kernel an upper bound.
+    Its bytes are those that it exchanges with memory: what stays inside a fused kernel has none.
     """
 
     nodes: tuple[NodeEstimate, ...]
@@ -20,11 +20,6 @@ class LaunchedKernel:
     def main(self) -> NodeEstimate:
         """The node that does the most arithmetic, among equals the one that takes longest."""
         return max(self.nodes, key=lambda node: (node.flops, node.latency_ms))
-
-    @property
-    def is_fused(self) -> bool:
-        """True if several nodes that do something are launched as one."""
-        return sum(node.kind is not Kind.VIEW for node in self.nodes) > 1
 
     @property
     def title(self) -> str:
@@ -45,7 +40,7 @@ class LaunchedKernel:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of its nodes, results that stay inside a fused kernel included."""
+        """Bytes that it exchanges with memory: the sum of its nodes' parts."""
         return sum(node.moved_bytes for node in self.nodes)
 
     @property

@@ -1,7 +1,7 @@
 """From the strings of a command line to typed values; one `UsageError` line for a mistake."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import LARGEST_DIMENSION
@@ -16,6 +16,17 @@ def split_list(values: Iterable[str]) -> list[str]:
     return [
         item for value in values for item in (part.strip() for part in value.split(",")) if item
     ]
+
+
+def parse_names(option: str, values: Sequence[str], example: str) -> list[str]:
+    """Return the names of a repeated and comma-separated option; an empty one is a mistake.
+
+    >>> parse_names("--device", ["t4, l4"], "t4")
+    ['t4', 'l4']
+    """
+    if values and not split_list(values):
+        raise UsageError(f"{option} is empty; name one, as in {option} {example}")
+    return _items(option, values, f"{option} {example}")
 
 
 def parse_batches(values: Iterable[str]) -> list[int | None]:

@@ -5,6 +5,7 @@ Renders text with rich; computes nothing but shares and rankings.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -25,11 +26,13 @@ _PLAIN_WIDTH = 2000  # of a pipe or a file, so that nothing is wrapped; tables t
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that does not guess a narrow width where there is no terminal."""
-    made = Console(stderr=stderr, highlight=False)
-    return (
-        made if made.is_terminal else Console(stderr=stderr, highlight=False, width=_PLAIN_WIDTH)
-    )
+    """Return a console that does not guess a narrow width where there is no terminal.
+
+    It takes brackets and colons in names for what they are, not for markup.
+    """
+    make = partial(Console, stderr=stderr, highlight=False, markup=False, emoji=False)
+    made = make()
+    return made if made.is_terminal else make(width=_PLAIN_WIDTH)
 
 
 def predict_report(result: PredictionSet, *, explain: bool, width: int) -> RenderableType:

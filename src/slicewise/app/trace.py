@@ -23,7 +23,8 @@ def encode_trace(result: PredictionSet) -> bytes:
 
     On the lane `host` the part of the latency that is not the device's, on `kernels` one event for
     each launch behind it, no two overlapping; their durations add up to the latency. The counter
-    `memory` holds weights, runtime (with workspace) and living activations, where these are known.
+    `memory, bytes` holds weights, runtime (with workspace) and living activations, where these are
+    known.
     """
     events = [
         event
@@ -50,6 +51,8 @@ def _prediction_events(made: Prediction, *, process: int) -> Iterator[Event]:
     # Sums of milliseconds are exact (core/units.py), and so is a thousand times that up to one
     # second: beyond it an event may seem to begin one rounding before the last one ended.
     start_ms, end_us = made.host_ms, 0.0
+    if knows_memory and made.host_ms:
+        yield _memory(made, process, 0.0, 0)
     for kernel in kernels:
         ms = kernel.latency_ms
         start_us = max(start_ms * 1e3, end_us)
@@ -106,4 +109,11 @@ def _memory(made: Prediction, process: int, at_us: float, alive_bytes: int) -> E
     memory = made.memory_bytes
     held = memory.runtime + memory.workspace
     args = {"weights": memory.weights, "runtime": held, "activations": alive_bytes}
-    return {"ph": "C", "name": "memory", "pid": process, "tid": 0, "ts": at_us, "args": args}
+    return {
+        "ph": "C",
+        "name": "memory, bytes",
+        "pid": process,
+        "tid": 0,
+        "ts": at_us,
+        "args": args,
+    }

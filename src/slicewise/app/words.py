@@ -28,11 +28,38 @@ def clean(name: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in name)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return '1 node' or '5,000 nodes'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+_LONGEST_NAME = 60
+
+
+def short_name(name: str) -> str:
+    """Return a name that a line holds: what tells nodes apart stands at its end.
+
+    >>> short_name("layer/" * 20 + "conv")[:3], len(short_name("layer/" * 20 + "conv"))
+    ('...', 60)
+    """
+    told = clean(name)
+    return told if len(told) <= _LONGEST_NAME else f"...{told[3 - _LONGEST_NAME :]}"
+
+
 def place(made: Prediction) -> str:
     """Return the device and the slice or share of it, as `--device` takes it."""
     if made.slice is None:
         return made.device
     return f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}"
+
+
+def as_argument(model: str) -> str:
+    """Return a model as a command line takes it: a name that begins with a dash is no option.
+
+    >>> as_argument("-x.onnx")
+    './-x.onnx'
+    """
+    return f"./{model}" if model.startswith("-") else model
 
 
 def subject(made: Prediction) -> str:

@@ -12,6 +12,7 @@ DISPLAYS = PluginTable(
     "notebook display",
     {
         "prediction": "slicewise.app.html.predict.card:prediction_card",
+        "exploration": "slicewise.app.html.explore_card:exploration_card",
         "prediction set": "slicewise.app.html.predict.card:predictions_card",
     },
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slicewise.core.cost import Prediction
+from slicewise.core.display import as_html
 from slicewise.core.document import ModelInfo
 from slicewise.core.notes import Note
 
@@ -89,6 +90,10 @@ class Exploration:
     def front(self) -> tuple[ExploredPoint, ...]:
         """The points that no other dominates, in the order of `points`."""
         return tuple(point for point in self.points if point.on_front)
+
+    def _repr_html_(self) -> str:
+        """Return the card that notebooks show."""
+        return as_html("exploration", self)
 
 
 @dataclass(frozen=True, slots=True)

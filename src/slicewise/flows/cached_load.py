@@ -6,10 +6,12 @@ from importlib import metadata
 from pathlib import Path
 
 import slicewise
+from slicewise.core.errors import SlicewiseError
 from slicewise.core.graph import Binding, Graph, Source
 
 # Front-ends that take less time than looking a graph up saves.
 _FAST = frozenset({"onnx"})
+_FAST_RUNTIME = "onnxruntime"
 # What graphs of the slow ones depend on besides this package.
 _PACKAGES = ("torch", "torchvision", "timm", "transformers")
 
@@ -36,6 +38,21 @@ def load_cached(location: str, binding: Binding, live: Source | None = None) -> 
         location=location,
         read=load_cached,
     )
+
+
+def is_slow_to_read(model: str | Graph) -> bool:
+    """Return whether reading a model under a new binding may mean tracing it, which takes seconds.
+
+    A graph that does not come from a file counts as slow: its source holds a module.
+    """
+    from slicewise.graph.frontends import _base
+
+    if isinstance(model, Graph):
+        return model.source is not None and model.source.runtime != _FAST_RUNTIME
+    try:
+        return _base.format_of(model) not in _FAST
+    except SlicewiseError:  # told when it is read
+        return False
 
 
 @cache

@@ -4,6 +4,8 @@ A point that cannot be is a row with its reason; nothing stops the sweep. The wo
 `Executor` in groups (`flows/sweep.py`), and what is finished is kept in a journal.
 """
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ from typing import SupportsIndex, TypeVar
 from slicewise.core.cost import Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo
-from slicewise.core.errors import ModelError, UsageError
+from slicewise.core.errors import ModelError, StoreError, UsageError
 from slicewise.core.executor import Executor
 from slicewise.core.exploration import (
     Exploration,
@@ -32,7 +34,7 @@ from slicewise.core.precision import Precision
 from slicewise.flows.load import ModelLike
 from slicewise.flows.pareto import costs_of, front_of
 from slicewise.flows.predict import DeviceLike, target_named, told_apart
-from slicewise.flows.sweep import Sweep, lost_group, run_group
+from slicewise.flows.sweep import Portion, Sweep, lost_group, portions_of, run_portion
 
 _Named = TypeVar("_Named")
 
@@ -98,6 +100,7 @@ def explore(
     True
     """
     asked = options or ExploreOptions()
+    _check(models, devices, batches, asked)
     objectives = _objectives(asked)
     sweep = _resolve(models, devices, batches, asked)
     outcomes = _run(sweep, executor or _inline(), record, progress)
@@ -120,6 +123,27 @@ def _inline() -> Executor:
     return choose_executor(1)
 
 
+def _check(models: object, devices: object, batches: object, asked: ExploreOptions) -> None:
+    """Raise `UsageError` for what a type checker would refuse, and for limits that are none."""
+    for name, values in (
+        ("models", models), ("devices", devices), ("batches", batches),
+        ("precisions", asked.precisions), ("runtimes", asked.runtimes),
+        ("objectives", asked.objectives),
+    ):  # fmt: skip
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise UsageError(f"{name} {values!r}: explore needs a list with at least one of them")
+    for name, values in (("precision", asked.precisions), ("runtime", asked.runtimes)):
+        for value in values:
+            if not isinstance(value, str | None):
+                raise UsageError(f"{name} {value!r} is a {type(value).__name__}; give its name")
+    for name, limit in (
+        ("latency_limit_ms", asked.latency_limit_ms),
+        ("memory_limit_bytes", asked.memory_limit_bytes),
+    ):
+        if limit is not None and not 0 < limit < math.inf:
+            raise UsageError(f"{name}={limit!r} is not a positive number; leave it out for none")
+
+
 def _objectives(asked: ExploreOptions) -> tuple[Objective, ...]:
     for name in asked.objectives:
         if name not in tuple(Objective):
@@ -127,8 +151,6 @@ def _objectives(asked: ExploreOptions) -> tuple[Objective, ...]:
                 f"objective {name!r} is unknown; a front trades {', '.join(Objective)}"
                 f"{did_you_mean(name, tuple(Objective))}"
             )
-    if not asked.objectives:
-        raise UsageError(f"a front needs an objective; give one of {', '.join(Objective)}")
     return tuple(Objective(name) for name in dict.fromkeys(asked.objectives))
 
 
@@ -141,24 +163,17 @@ def _resolve(
     """Return the sweep with every name looked up; the mistakes that concern all of it raise."""
     from slicewise.predict.runtimes import runtime_named
 
-    for name, values in (
-        ("models", models), ("devices", devices), ("batches", batches),
-        ("precisions", asked.precisions), ("runtimes", asked.runtimes),
-    ):  # fmt: skip
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise UsageError(f"{name} {values!r}: explore needs a list with at least one of them")
     for precision in asked.precisions:
         if precision is not None:
             Precision.named(precision)
     for runtime in asked.runtimes:
         if runtime is not None:
             runtime_named(runtime)
-    targets = {target.name: target for target in map(target_named, devices)}
-    named = _once([each if isinstance(each, Graph) else _location(each) for each in models])
+    named = _once_each([each if isinstance(each, Graph) else _location(each) for each in models])
     _refuse_if_none_can_be_read(named)
     return Sweep(
         models=named,
-        targets=tuple(targets.values()),
+        targets=_told_apart_by_name([target_named(device) for device in devices]),
         batches=_once([None if batch is None else _whole(batch) for batch in batches]),
         precisions=_once(asked.precisions),
         runtimes=_once(asked.runtimes),
@@ -172,20 +187,46 @@ def _once(values: Sequence[_Named]) -> tuple[_Named, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def _once_each(models: Sequence[str | Graph]) -> tuple[str | Graph, ...]:
+    """Return the models in order; a file that is named in two ways counts once."""
+    found: dict[str | Graph, str | Graph] = {}
+    for model in models:
+        if isinstance(model, str) and os.path.isfile(model):
+            found.setdefault(os.path.realpath(model), model)
+        else:
+            found.setdefault(model, model)
+    return tuple(found.values())
+
+
+def _told_apart_by_name(targets: Sequence[Device]) -> tuple[Device, ...]:
+    """Return the devices, each once; `UsageError` for two of one name, as their rows would be."""
+    found: dict[str, Device] = {}
+    for target in targets:
+        if found.setdefault(target.name, target) != target:
+            raise UsageError(
+                f"two devices with other figures are both called {target.name!r}; rows could not"
+                " tell them apart; give one of the files another name"
+            )
+    return tuple(found.values())
+
+
 def _location(model: object) -> str:
     if not isinstance(model, str | PathLike):
         raise UsageError(
             f"a model of type {type(model).__name__} cannot be swept; give the path of a file, a"
-            " zoo name, or a graph that slicewise.load returned"
+            " zoo name, or a graph, as slicewise.load(module, example_inputs=x) returns"
         )
     return fspath(model)
 
 
 def _whole(batch: SupportsIndex) -> int:
     try:
-        return whole_number(batch)
+        number = 0 if isinstance(batch, bool) else whole_number(batch)
     except TypeError:
-        raise UsageError(f"batch {batch!r} is not a whole number; give 1, 8, 32, ...") from None
+        number = 0
+    if number < 1:
+        raise UsageError(f"batch {batch!r} is not a positive whole number; give 1, 8, 32, ...")
+    return number
 
 
 def _refuse_if_none_can_be_read(models: Sequence[str | Graph]) -> None:
@@ -217,6 +258,11 @@ def _run(
 
     size, count = len(sweep.columns), len(sweep.groups)
     done: dict[int, GroupOutcome] = {}
+
+    def tell() -> None:
+        if progress is not None:
+            progress(len(done) * size, count * size)
+
     with (
         nullcontext()
         if record is None
@@ -225,22 +271,41 @@ def _run(
         ) as journal
     ):
         if journal is not None and record is not None:
-            done.update((outcome.index, outcome) for outcome in journal.entries)
+            for outcome in journal.entries:
+                _refuse_misfit(sweep, outcome, record.path)
+                done[outcome.index] = outcome
             if done and record.resumed is not None:
                 record.resumed(len(done) * size, count * size)
         todo = [index for index in range(count) if index not in done]
-        carried = executor.as_completed(partial(run_group, sweep), todo)
-        for each in carried:
-            if each.error is not None:
-                # not recorded: what killed a worker once need not do so the next time
-                done[todo[each.index]] = lost_group(sweep, todo[each.index], each.error)
-            else:
-                done[todo[each.index]] = each.result()
-                if journal is not None:
-                    journal.append(each.result())
-            if progress is not None:
-                progress(len(done) * size, count * size)
+        portions = portions_of(sweep, todo, workers=executor.workers)
+        while portions:
+            again: list[Portion] = []
+            for each in executor.as_completed(partial(run_portion, sweep), portions):
+                portion = portions[each.index]
+                if each.error is None:
+                    done.update((outcome.index, outcome) for outcome in each.result())
+                    if journal is not None:
+                        for outcome in each.result():
+                            journal.append(outcome)
+                elif len(portion) > 1:
+                    again.extend((index,) for index in portion)  # to see which of them it was
+                else:
+                    # not recorded: what killed a worker once need not do so the next time
+                    done[portion[0]] = lost_group(sweep, portion[0], each.error)
+                tell()
+            portions = again
     return [done[index] for index in range(count)]
+
+
+def _refuse_misfit(sweep: Sweep, outcome: GroupOutcome, journal: Path) -> None:
+    """Raise `StoreError` for an entry of a journal that cannot be one of this sweep."""
+    fits = 0 <= outcome.index < len(sweep.groups) and len(outcome.cells) == len(sweep.columns)
+    places = (place for cell in outcome.cells for place in cell.note_indices)
+    if not fits or any(not 0 <= place < len(outcome.notes) for place in places):
+        raise StoreError(
+            f"{str(journal)!r} is damaged: its entry {outcome.index} is of no group of this sweep;"
+            " give --fresh to begin anew"
+        )
 
 
 def _told_apart(sweep: Sweep, outcomes: Sequence[GroupOutcome]) -> list[ModelInfo | None]:

@@ -69,13 +69,30 @@ def load(
         return _base.load_torch(model, example_inputs, binding)
     if not isinstance(model, str | PathLike):
         raise UsageError(
-            f"model {model!r} is a {type(model).__name__}; give the path of a model file, a zoo"
-            " name, a torch.nn.Module with example_inputs, or a graph that slicewise.load returned"
+            f"{_what(model)}; give the path of a model file, a zoo name, a torch.nn.Module with"
+            " example_inputs, or a graph that slicewise.load returned"
         )
     _refuse_inputs(model, example_inputs)
     from slicewise.flows.cached_load import load_cached
 
     return load_cached(fspath(model), binding)
+
+
+def _what(model: object) -> str:
+    """Say in a few words what was given as a model and is none."""
+    name = getattr(model, "__qualname__", type(model).__qualname__)
+    if isinstance(model, type):
+        return f"model {name} is a class; call it to make a module"
+    if callable(model) and not hasattr(model, "shape"):
+        return (
+            f"model {name} is a {type(model).__name__}; make it the forward method of a"
+            " torch.nn.Module"
+        )
+    if isinstance(model, Mapping):
+        return f"a model was given as a {name} of {len(model)} entries: weights are no program"
+    text = repr(model)
+    shown = f" {text}" if len(text) <= 60 and text.isprintable() else ""
+    return f"model{shown} is a {name}"
 
 
 def _refuse_inputs(model: object, example_inputs: object) -> None:

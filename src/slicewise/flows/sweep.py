@@ -1,7 +1,8 @@
 """What a sweep consists of, and the work of one group of it.
 
 A group is one model at one batch: its graph is read once, cast and counted once for each precision
-and runtime, and predicted on all devices together. Runs in workers, so everything here can be
+and runtime, and predicted on all devices together. A portion is what a worker gets at once: a
+group, or several of a model that is slow to read. Runs in workers, so everything here can be
 pickled. No error leaves a group: it becomes the reason of the points that it concerns.
 """
 
@@ -10,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TypeAlias
 
 from slicewise._version import __version__
 from slicewise.core.cost import Prediction
@@ -18,9 +20,11 @@ from slicewise.core.errors import SlicewiseError
 from slicewise.core.exploration import Cell, Failure, GroupOutcome
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note
-from slicewise.flows.cached_load import package_versions
+from slicewise.flows.cached_load import is_slow_to_read, package_versions
 from slicewise.flows.load import load
 from slicewise.flows.predict import PredictOptions, describe, predict_where_possible
+
+Portion: TypeAlias = tuple[int, ...]  # indices of groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,32 @@ def _stamp(model: str | Graph) -> str:
     except (OSError, ValueError):
         return f"{model!r} {package_versions()}"
     return f"{model!r} {told.st_size} {told.st_mtime_ns}"
+
+
+def portions_of(sweep: Sweep, todo: Sequence[int], *, workers: int) -> list[Portion]:
+    """Return the groups to do in the portions that are handed out.
+
+    Tracing a PyTorch model takes seconds, and one trace serves all batches in the process that
+    has it: the batches of such a model stay together, in as many parts as keep all workers busy.
+    """
+    by_model: dict[int, list[int]] = {}
+    for index in todo:
+        by_model.setdefault(sweep.groups[index][0], []).append(index)
+    slow = {i for i in by_model if workers > 1 and is_slow_to_read(sweep.models[i])}
+    parts = -(-workers // len(slow)) if slow else 1
+    portions: list[Portion] = []
+    for i, indices in by_model.items():
+        size = -(-len(indices) // parts) if i in slow else 1
+        portions.extend(
+            tuple(indices[start : start + size]) for start in range(0, len(indices), size)
+        )
+    # the long ones first, so that no worker is left alone with one at the end
+    return sorted(portions, key=len, reverse=True)
+
+
+def run_portion(sweep: Sweep, portion: Portion) -> tuple[GroupOutcome, ...]:
+    """Return what becomes of every point of some groups."""
+    return tuple(run_group(sweep, index) for index in portion)
 
 
 def run_group(sweep: Sweep, index: int) -> GroupOutcome:

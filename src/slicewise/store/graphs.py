@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slicewise.core.errors import StoreError
 from slicewise.core.graph import Binding, Graph, Source
 from slicewise.core.units import MIB
 from slicewise.store.graph_codec import DecodeError, decode_graph, encode_graph
@@ -99,7 +100,10 @@ def cached(
     """
     if os.environ.get("SLICEWISE_NO_CACHE", "") not in ("", "0"):
         return make()
-    place = (home() / "graphs" if folder is None else folder) / f"{key.digest}{_SUFFIX}"
+    try:
+        place = (home() / "graphs" if folder is None else folder) / f"{key.digest}{_SUFFIX}"
+    except StoreError:
+        return make()
     found = _read(place)
     live: Source | None = None
     if found is None:

@@ -4,8 +4,10 @@ JSON lines: a header with the digest of the whole work, then one entry a line, e
 before the next is taken up. Knows nothing of what the entries mean.
 """
 
+import io
 import json
 import os
+import stat
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, Generic, TypeVar
@@ -16,6 +18,10 @@ from slicewise.core.errors import StoreError
 
 Entry = TypeVar("Entry")
 _SCHEMA = "slicewise.journal/1"
+_START = f'{{"schema":"{_SCHEMA}",'.encode()
+_LONGEST_HEADER = 4096  # whatever lies there, no more of it is read before it is known
+# Opening a pipe waits for its other end, unless told otherwise.
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 class Journal(Generic[Entry]):
@@ -31,7 +37,8 @@ class Journal(Generic[Entry]):
         self.path = path
         self.entries: list[Entry] = []
         try:
-            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+            # unbuffered: what could not be written is not tried again when the file is closed
+            self._file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | _NO_WAIT, 0o666), "r+")
         except OSError as err:
             raise self._unusable(err) from err
         try:
@@ -45,35 +52,52 @@ class Journal(Generic[Entry]):
             raise
 
     def _take_up(self, kind: type[Entry], digest: str, fresh: bool) -> None:
-        lines = self._file.read().split(b"\n")
-        lines.pop()  # what follows the last newline is a line cut short, or nothing
-        if lines and _header(lines[0]) is None:
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise StoreError(
+                f"the journal {str(self.path)!r} is no regular file; write the result elsewhere"
+            )
+        reader = io.BufferedReader(self._file)
+        try:
+            self._read(reader, kind, digest, fresh)
+        finally:
+            reader.detach()  # the file stays open
+
+    def _read(self, reader: BinaryIO, kind: type[Entry], digest: str, fresh: bool) -> None:
+        first = reader.readline(_LONGEST_HEADER)
+        found = _header(first)
+        # a header cut short is one of a run that was killed at its start
+        if found is None and not _START.startswith(first[: len(_START)]):
             raise StoreError(
                 f"{str(self.path)!r} is there and is no journal of slicewise; move it away, or"
                 " write the result elsewhere"
             )
-        if fresh or not lines:
-            self._file.seek(0)
-            self._file.truncate()
+        if fresh or found is None:
+            self._keep_only(0)
             self._write({"schema": _SCHEMA, "digest": digest})
             return
-        if _header(lines[0]) != digest:
+        if found != digest:
             raise StoreError(
                 f"{str(self.path)!r} is the journal of another sweep (other models, devices,"
                 " options or another version of slicewise); give --fresh to begin anew, or write"
                 " the result elsewhere"
             )
-        for number, line in enumerate(lines[1:], 2):
+        end = len(first)
+        for number, line in enumerate(reader, 2):
+            if not line.endswith(b"\n"):
+                break  # cut short
             self.entries.append(self._decoded(line, number, kind))
-        end = sum(len(line) + 1 for line in lines)
-        self._file.seek(end)
+            end += len(line)
+        self._keep_only(end)
+
+    def _keep_only(self, size: int) -> None:
+        self._file.seek(size)
         self._file.truncate()
 
     def _decoded(self, line: bytes, number: int, kind: type[Entry]) -> Entry:
         try:
             # Not msgspec's own decoder: a file name that is no UTF-8 comes as a lone surrogate.
             return msgspec.convert(json.loads(line), kind)
-        except (ValueError, msgspec.ValidationError) as err:
+        except (ValueError, RecursionError, msgspec.ValidationError) as err:
             raise StoreError(
                 f"line {number} of {str(self.path)!r} is damaged: {err}; give --fresh to begin"
                 " anew"
@@ -87,8 +111,9 @@ class Journal(Generic[Entry]):
             raise self._unusable(err) from err
 
     def _write(self, plain: object) -> None:
-        self._file.write(json.dumps(plain, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
+        line = json.dumps(plain, separators=(",", ":")).encode() + b"\n"
+        while line:  # a disk that fills up takes a part first
+            line = line[self._file.write(line) or 0 :]
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -105,15 +130,15 @@ class Journal(Generic[Entry]):
 def _header(line: bytes) -> str | None:
     """Return the digest in a header, None if the line is none."""
     try:
-        header = json.loads(line)
-    except ValueError:
+        header = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
         return None
     if not isinstance(header, dict) or header.get("schema") != _SCHEMA:
         return None
     return str(header.get("digest"))
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
+def _lock(file: io.FileIO, path: Path) -> None:
     """Lock the file until it is closed; a killed process holds no lock."""
     locks = _locks()
     if locks is None:

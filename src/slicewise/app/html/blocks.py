@@ -15,6 +15,7 @@ from importlib import resources
 
 from slicewise._version import __version__
 from slicewise.app.html.markup import Content, Html, element, join, text
+from slicewise.app.words import counted
 
 LONG_TABLE = 200  # rows from which a table is folded
 
@@ -189,11 +190,11 @@ def table(
         box = element(
             "input", type="search", placeholder="Filter rows", aria_label=f"Filter: {caption}"
         )
-        count = element("output", f"{len(rows)} rows")
+        count = element("output", counted(len(rows), "row"))
         wrapped = join((element("p", box, count, class_="filter", hidden=True), wrapped))
     body = element("div", wrapped, class_="table")
     if fold or len(rows) > LONG_TABLE:
-        return folded(f"{caption} ({len(rows)} rows)", body, style="long")
+        return folded(f"{caption} ({counted(len(rows), 'row')})", body, style="long")
     return body
 
 

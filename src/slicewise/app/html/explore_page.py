@@ -27,7 +27,7 @@ from slicewise.app.html.blocks import (
 )
 from slicewise.app.html.charts import Point, legend, scatter
 from slicewise.app.html.markup import Content, Html, element, join
-from slicewise.app.words import clean, intervals_sentence
+from slicewise.app.words import clean, counted, intervals_sentence
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective
 from slicewise.core.units import format_number
@@ -61,7 +61,8 @@ def explore_page(result: Exploration, *, arguments: Sequence[str]) -> str:
     sections = []
     if made:
         sections.append(_charts(result, made))
-        sections.append(_front(result))
+        if result.front:
+            sections.append(_front(result))
     sections.extend(_off_front(result))
     sections.append(_rows(result))
     sections.extend(_notes(result))
@@ -108,7 +109,9 @@ def _charts(result: Exploration, made: _Made) -> Section:
                 style="quiet",
             )
         )
-    title = f"{len(result.front):,} points that no other beats in everything"
+    count = len(result.front)
+    beats = "that no other beats in everything"
+    title = f"{counted(count, 'point')} {beats}" if count else "No point may stand on the front"
     return Section("space", title, join(parts), about="The space")
 
 
@@ -150,7 +153,8 @@ def _rows(result: Exploration) -> Section:
         for point in result.points[:TABLE_ROWS]
     ]
     columns = [*_columns(several), Column("standing"), Column("reason")]
-    told = f"All {len(result.points):,} points"
+    count = len(result.points)
+    told = "The only point" if count == 1 else f"All {count:,} points"
     parts: list[Content] = [table(columns, rows, caption=told, filterable=True, fold=True)]
     if len(rows) < len(result.points):
         parts.append(sentence(f"The first {len(rows):,} are shown; --csv has all.", style="quiet"))
@@ -166,7 +170,10 @@ def _columns(several: bool) -> list[Column]:
     if several:
         columns.insert(0, Column("model"))
     columns += [Column("precision"), Column("runtime")]
-    return [*columns, *(Column(words.axis, numeric=True) for words in WORDS.values())]
+    return [
+        *columns,
+        *(Column(words.head, numeric=True, hint=words.axis) for words in WORDS.values()),
+    ]
 
 
 def _cells(several: bool, point: ExploredPoint) -> list[Content]:

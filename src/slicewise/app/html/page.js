@@ -60,7 +60,8 @@
         row.hidden = !wanted.every((word) => words[i].includes(word));
         if (!row.hidden) shown += 1;
       });
-      count.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
+      const all = `${rows.length} row${rows.length === 1 ? "" : "s"}`;
+      count.textContent = shown === rows.length ? all : `${shown} of ${all}`;
     });
   }
 

@@ -9,7 +9,7 @@ from slicewise.app.html.plot import label_at, segment
 from slicewise.app.html.predict.kinds import GROUP_OF, GROUPS, LIMIT_MEANING, LIMIT_WORDS, LIMITS
 from slicewise.app.html.scale import Axis, log_axis, short
 from slicewise.app.kernels import AlikeKernels, LaunchedKernel, alike_kernels
-from slicewise.app.words import clean
+from slicewise.app.words import clean, counted, short_name
 from slicewise.core.cost import Kind, Prediction
 from slicewise.core.device import Device
 from slicewise.core.precision import DType, Precision
@@ -31,6 +31,7 @@ _SUBJECTS = {
 }
 DRAWN_POINTS = 300
 _MOST_NAMES, _MOST_LETTERS = 3, 60  # of nodes named in a row
+_ROOM = 1.3  # between marks and the ends of the axes, as a factor
 # Radii in pixels; a mark of the whole latency would have the last one.
 _SMALLEST_MARK, _LARGEST_MARK, _MARK_OF_WHOLE = 3.0, 17.0, 40.0
 
@@ -130,6 +131,8 @@ def heaviest_kernels(made: Prediction, kernels: Sequence[LaunchedKernel], device
         sortable=False,
     )
     taken = share(sum(alike.latency_ms for alike in shown), total_ms)
+    if not shown:
+        return join(())
     if len(shown) == 1:
         title = f"Kernels of one sort take {taken} of the time"
     else:
@@ -150,7 +153,7 @@ _KERNEL_COLUMNS = (
     Column(
         "of roof",
         numeric=True,
-        hint="achieved rate over the roofline at its intensity, where its bytes are known",
+        hint="achieved rate over the roofline at its intensity; over 100 % if the cache serves it",
     ),
 )
 
@@ -173,7 +176,7 @@ def _kernel_cells(alike: AlikeKernels, made: Prediction, device: Device) -> list
 
 def _node_names(alike: AlikeKernels) -> str:
     names = [node.name for kernel in alike.kernels for node in kernel.nodes if node.latency_ms > 0]
-    names = names or [alike.one.main.name]
+    names = [short_name(name) for name in names or [alike.one.main.name]]
     shown = names[:_MOST_NAMES]
     while len(shown) > 1 and sum(map(len, shown)) > _MOST_LETTERS:
         shown.pop()
@@ -182,13 +185,13 @@ def _node_names(alike: AlikeKernels) -> str:
 
 
 def _of_roof(kernel: LaunchedKernel, roof_flop_per_s: float) -> str:
-    if kernel.is_fused or not kernel.flops or not kernel.moved_bytes or not kernel.latency_ms:
+    if not kernel.flops or not kernel.moved_bytes or not kernel.latency_ms:
         return ""
     return f"{kernel.flop_per_s / roof_flop_per_s:.0%}".replace("%", " %")
 
 
 def _roof(made: Prediction, device: Device, intensity_flop_per_byte: float) -> float:
-    peak = device.peak_for(Precision.named(made.precision))
+    peak = device.peak_for(Precision.predicted(made.precision))
     return min(peak, intensity_flop_per_byte * device.memory_bandwidth_bytes_per_s) or peak
 
 
@@ -204,13 +207,15 @@ def roofline(made: Prediction, kernels: Sequence[LaunchedKernel], device: Device
     total_ms = made.latency_ms.value
     marks = alike_kernels(placed)
     drawn, rest = marks[:DRAWN_POINTS], marks[DRAWN_POINTS:]
-    precision = Precision.named(made.precision)
+    precision = Precision.predicted(made.precision)
     peak, bandwidth = device.peak_for(precision), device.memory_bandwidth_bytes_per_s
     ridge = peak / bandwidth
     points = [_point(alike, total_ms) for alike in drawn]
     points.extend(_rest_points(rest))
-    x = log_axis("arithmetic intensity, flop/byte", [*(p.x for p in points), ridge / 4, ridge * 4])
-    y = log_axis("achieved, flop/s", [*(p.y for p in points), peak, peak / 100])
+    # a little room, so that no mark lies on an axis
+    across = [end for p in points for end in (p.x / _ROOM, p.x * _ROOM)]
+    x = log_axis("arithmetic intensity, flop/byte", [*across, ridge / 4, ridge * 4])
+    y = log_axis("achieved, flop/s", [*(p.y / _ROOM for p in points), peak, peak / 100])
     chart = scatter(
         points,
         x=x,
@@ -244,20 +249,16 @@ def _about_points(
             " hollow mark for each colour."
         )
     if len(placed) < len(kernels):
+        absent = len(kernels) - len(placed)
         without_ms = sum(kernel.latency_ms for kernel in kernels) - sum(
             kernel.latency_ms for kernel in placed
         )
         words.append(
-            f"{len(kernels) - len(placed):,} kernels without arithmetic"
-            f" ({share(without_ms, made.latency_ms.value)} of the time) have no place here."
-        )
-    if any(kernel.is_fused for kernel in placed):
-        words.append(
-            "Bytes of a fused kernel are the sum over its nodes, an upper bound: its mark stands"
-            " too far left, by up to the results that stay inside."
+            f"Without arithmetic, so without a place here: {counted(absent, 'kernel')},"
+            f" {share(without_ms, made.latency_ms.value)} of the time."
         )
     words.append(
-        "Other marks above the bandwidth line are served by the cache. Rates and bandwidth are"
+        "Marks above the bandwidth line are served by the cache. Rates and bandwidth are"
         " those of the data sheet."
     )
     return " ".join(words)

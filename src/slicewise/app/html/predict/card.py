@@ -1,11 +1,9 @@
-"""What a prediction looks like in a notebook: a small card, styled in place, without a script.
-
-Colours are the notebook's own, paler by opacity, so that a card reads in light and in dark.
-"""
+"""What predictions look like in a notebook."""
 
 from collections.abc import Sequence
 
-from slicewise.app.html.markup import EN_DASH, Content, Html, element, join
+from slicewise.app.html.card import PALE, card, card_table
+from slicewise.app.html.markup import EN_DASH, element
 from slicewise.app.html.predict.batches import throughput
 from slicewise.app.words import clean, grouped_notes, place, subject
 from slicewise.core.cost import Estimate, Prediction
@@ -13,15 +11,6 @@ from slicewise.core.document import PredictionSet
 from slicewise.core.units import format_capacity, format_ms, format_number
 
 MOST_ROWS = 40
-_HEADS = ("model", "device", "batch", "latency ms", "90 %", "items/s", "energy J", "memory")
-
-_CARD = (
-    "font-family:system-ui,sans-serif;font-variant-numeric:tabular-nums;line-height:1.45;"
-    "max-width:46em;padding:4px 0"
-)
-_PALE = "opacity:.72;font-size:.88em"
-_CELL = "padding:3px 16px 3px 0;background:none;border:0;vertical-align:top"
-_LINE = "border:0;border-bottom:1px solid rgba(128,128,128,.35);background:none"
 
 
 def prediction_card(made: Prediction) -> str:
@@ -32,7 +21,7 @@ def prediction_card(made: Prediction) -> str:
         f"{subject(made)}: ",
         element("b", format_ms(latency.value)),
         " ",
-        element("span", f"({format_ms(latency.low)} to {format_ms(latency.high)})", style=_PALE),
+        element("span", f"({format_ms(latency.low)} to {format_ms(latency.high)})", style=PALE),
         style="font-size:1.1em",
     )
     rate, memory = throughput(made), made.memory_bytes
@@ -53,9 +42,9 @@ def prediction_card(made: Prediction) -> str:
             f"{format_capacity(memory.low)} to {format_capacity(memory.high)}",
         ),
     )
-    table = _table(("", "estimate", "90 % interval"), rows, numeric_from=1)
+    table = card_table(("", "estimate", "90 % interval"), rows, numeric_from=1)
     about = f"{made.precision} with {made.runtime}; {_notes([made])}"
-    return _card(answer, table, element("div", about, style=_PALE))
+    return card(answer, table, element("div", about, style=PALE))
 
 
 def predictions_card(result: PredictionSet) -> str:
@@ -75,13 +64,13 @@ def predictions_card(result: PredictionSet) -> str:
     rows: list[Sequence[str]] = [_row(made) for made in predictions[:MOST_ROWS]]
     if not several:
         heads, rows = heads[1:], [row[1:] for row in rows]
-    table = _table(heads, rows, numeric_from=2 if several else 1)
+    table = card_table(heads, rows, numeric_from=2 if several else 1)
     models = ", ".join(clean(model.name) for model in result.models)
     left_out = len(predictions) - MOST_ROWS
     more = f" The first {MOST_ROWS} of {len(predictions)} are shown." if left_out > 0 else ""
     runs = ", ".join(dict.fromkeys(f"{m.precision} with {m.runtime}" for m in predictions))
-    about = element("div", f"{runs}; {_notes(predictions)}.{more}", style=_PALE)
-    return _card(element("div", element("b", models)), table, about)
+    about = element("div", f"{runs}; {_notes(predictions)}.{more}", style=PALE)
+    return card(element("div", element("b", models)), table, about)
 
 
 def _row(made: Prediction) -> tuple[str, ...]:
@@ -105,30 +94,3 @@ def _notes(predictions: Sequence[Prediction]) -> str:
     groups = grouped_notes(note for made in predictions for note in made.notes)
     codes = ", ".join(group.code for group in groups)
     return f"notes: {codes}" if codes else "no notes"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numeric_from: int) -> Html:
-    def style(i: int) -> str:
-        return f"{_CELL};text-align:{'right' if i >= numeric_from else 'left'}"
-
-    head = element(
-        "tr",
-        *(element("th", word, scope="col", style=style(i)) for i, word in enumerate(heads)),
-        style=_LINE,
-    )
-    body = [
-        element(
-            "tr",
-            *(element("td", cell, style=style(i)) for i, cell in enumerate(row)),
-            style="background:none",
-        )
-        for row in rows
-    ]
-    return element(
-        "table", element("thead", head), element("tbody", *body),
-        style="border-collapse:collapse;margin:6px 0;font-size:.95em",
-    )  # fmt: skip
-
-
-def _card(*parts: Content) -> str:
-    return str(element("div", join(parts), style=_CARD))

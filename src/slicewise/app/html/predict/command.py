@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slicewise.app.html.predict.page import PageInput, predict_page
 from slicewise.app.html.predict.sweep import sweep_models
+from slicewise.app.words import as_argument
 from slicewise.core.document import PredictionSet
 from slicewise.flows.devices import device
 from slicewise.flows.predict import PredictOptions
@@ -40,7 +41,14 @@ def command_line(
     each = len(result.predictions) // len(models)
     batches = dict.fromkeys(str(made.batch) for made in result.predictions[:each])
     devices = device_names or list(dict.fromkeys(made.device for made in result.predictions))
-    words = ["predict", *models, "--device", ",".join(devices), "--batch", ",".join(batches)]
+    words = [
+        "predict",
+        *map(as_argument, models),
+        "--device",
+        ",".join(devices),
+        "--batch",
+        ",".join(batches),
+    ]
     for option, value in (("--precision", options.precision), ("--runtime", options.runtime)):
         if value is not None:
             words += [option, value]

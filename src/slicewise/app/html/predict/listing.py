@@ -57,7 +57,7 @@ _NODE_COLUMNS = (
 
 
 def nodes_section(made: Prediction) -> Section:
-    title = f"All {len(made.nodes):,} nodes"
+    title = "The only node" if len(made.nodes) == 1 else f"All {len(made.nodes):,} nodes"
     return Section("nodes", title, nodes_table(made, most=MOST_ROWS), about="Nodes")
 
 

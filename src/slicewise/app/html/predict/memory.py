@@ -10,7 +10,7 @@ from slicewise.app.html.plot import label_at, marker, outline, plot, segment
 from slicewise.app.html.predict.breakdown import share
 from slicewise.app.html.scale import Axis, binary_axis, linear_axis
 from slicewise.app.kernels import LaunchedKernel
-from slicewise.app.words import clean
+from slicewise.app.words import short_name
 from slicewise.core.cost import Prediction
 from slicewise.core.device import Device
 from slicewise.core.units import format_capacity, format_ms
@@ -61,7 +61,9 @@ def memory_over_time(made: Prediction, kernels: Sequence[LaunchedKernel], device
 
     Where no living activations are known, a sentence says so.
     """
-    if not any(node.alive_bytes for node in made.nodes) or not kernels:
+    if not kernels:
+        return join(())
+    if not any(node.alive_bytes for node in made.nodes):
         return sentence(
             "This prediction does not tell which activations are alive when, so that memory over"
             " time is not drawn.",
@@ -89,7 +91,7 @@ def memory_over_time(made: Prediction, kernels: Sequence[LaunchedKernel], device
         marks.append(label_at(1, level, words, anchor="end", dy=-6, style="direct"))
     marks.extend(_peak_mark(peak, x.at((peak[0] + peak[1]) / 2), 1 - y.at(top)))
     title = (
-        f"Activations peak at {format_capacity(peak[2])} in {clean(peak[3])},"
+        f"Activations peak at {format_capacity(peak[2])} in {short_name(peak[3])},"
         f" {share(peak[0], made.latency_ms.value)} into the inference"
     )
     label = f"Memory over {format_ms(made.latency_ms.value)}: {title}"
@@ -139,7 +141,9 @@ def _peak_mark(peak: _Place, left: float, top: float) -> Sequence[Html]:
     words = f"{format_capacity(peak[2])} of activations"
     end = left > 0.6
     return (
-        marker(left, top, f"{words} in {peak[3]}", shape="circle", style="activations"),
+        marker(
+            left, top, f"{words} in {short_name(peak[3])}", shape="circle", style="activations"
+        ),
         label_at(
             left,
             top,

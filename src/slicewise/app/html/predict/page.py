@@ -30,7 +30,15 @@ from slicewise.app.html.predict.listing import (
 from slicewise.app.html.predict.memory import memory_against_capacity, memory_over_time
 from slicewise.app.html.predict.sweep import Sweep
 from slicewise.app.kernels import LaunchedKernel, launched_kernels
-from slicewise.app.words import NoteGroup, clean, grouped_notes, intervals_sentence, place, subject
+from slicewise.app.words import (
+    NoteGroup,
+    clean,
+    counted,
+    grouped_notes,
+    intervals_sentence,
+    place,
+    subject,
+)
 from slicewise.core.cost import Estimate, Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
@@ -225,10 +233,10 @@ def _panels(made: Prediction, device: Device) -> Html:
 
 def _single(given: PageInput) -> Section:
     made, device = given.result.predictions[0], given.devices[0]
-    launched = len(launched_kernels(made))
-    kernels = "kernel" if launched == 1 else "kernels"
+    launched = launched_kernels(made)
     title = (
-        f"{len(made.nodes):,} nodes, {launched:,} {kernels}, {format_ms(made.latency_ms.value)}"
+        f"{counted(len(made.nodes), 'node')}, {counted(len(launched), 'kernel')},"
+        f" {format_ms(made.latency_ms.value)}"
     )
     return Section("breakdown", title, _panels(made, device), about="Breakdown")
 
