@@ -24,6 +24,8 @@ from slicewise.core.errors import ModelError, SlicewiseError
 from slicewise.core.graph import Graph
 from slicewise.core.precision import Precision
 from slicewise.flows.load import load
+from slicewise.graph.frontends import zoo
+from slicewise.graph.frontends.zoo import timm as zoo_timm
 from slicewise.graph.launch import launch
 from slicewise.graph.precision import cast
 from slicewise.graph.work import count_work
@@ -179,7 +181,8 @@ def main() -> int:
     if not is_data_present():
         sys.stderr.write("measured data is absent: set SLICEWISE_DATA to its folder\n")
         return 1
-    rows = measured_rows()
+    zoo.import_torchvision()  # timm asks for it
+    rows = {key: group for key, group in measured_rows().items() if zoo_timm.is_known(key.name)}
     compared: list[Compared] = []
     refused: list[str] = []
     for i, key in enumerate(stratified(rows, MODELS)):

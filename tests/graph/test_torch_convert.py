@@ -283,3 +283,43 @@ def test_complex_and_small_types_do_not_stop_the_reading() -> None:
     assert [t.dtype.value for n, t in graph.tensors.items() if n not in graph.inputs] == [
         "complex64", "fp32", "fp8",
     ]  # fmt: skip
+
+
+# --- figures
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_counts_one_step_of_its_two_matrices(kind: Any) -> None:
+    cell = kind(8, 16, device="meta")
+    graph = graph_of(cell, torch.empty(3, 8, device="meta"))
+    assert count_work(graph).total.macs == 3 * (cell.weight_ih.numel() + cell.weight_hh.numel())
+    assert graph.bind(batch_size=9).digest == graph.digest
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "macs"),
+    [
+        (torch.inner, ((2, 4), (5, 4)), 2 * 4 * 5),
+        (torch.vdot, ((4,), (4,)), 4),
+        (torch.linalg.vecdot, ((2, 4), (2, 4)), 8),
+    ],
+)
+def test_products_along_the_last_axis_count_what_meets(
+    function: Any, shapes: tuple[tuple[int, ...], ...], macs: int
+) -> None:
+    tensors = [torch.empty(shape, device="meta") for shape in shapes]
+    graph = graph_of(Calls(lambda m, *args: function(*args)), *tensors)
+    assert count_work(graph).total.macs == macs
+
+
+def test_a_function_that_is_no_operator_is_kept_under_its_own_name() -> None:
+    from slicewise.graph.frontends.torch.aten.row import Values
+    from slicewise.graph.frontends.torch.convert import convert
+
+    class PerItem(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.vmap(torch.exp)(x)
+
+    program = torch.export.export(PerItem(), (torch.zeros(2, 8),), strict=False)
+    kinds = [node.op_type for node in convert(program, Values({}), name="net").nodes]
+    assert kinds == ["_add_batch_dim", "Exp", "_remove_batch_dim"]

@@ -163,7 +163,7 @@ class Breaks(nn.Module):
          ("inputs (1x4 float32)", "forward(input)", "[5, 3]")),
         (nn.Linear(4, 3), (torch.zeros(1, 4),) * 2, ("too many positional", "forward(input)")),
         (Decides(), (torch.zeros(1, 4),), ("test_torch_door.py", "torch.cond", "strict=False")),
-        (Reads(), (torch.zeros(2, 4),), ("test_torch_door.py", "torch.where", ".pt2")),
+        (Reads(), (torch.zeros(2, 4),), ("test_torch_door.py", "torch.where", "dynamo=False")),
         (Breaks(), (torch.zeros(2, 4),), ("'missing'", "test_torch_door.py")),
     ],
 )  # fmt: skip
@@ -255,6 +255,62 @@ def test_the_bytes_of_weights_are_not_read(tmp_path: Path) -> None:
         torch.export.save(_exported(module, torch.zeros(1, 3)), path)
     assert not load_program(path).state_dict["weight"].any()
     assert read_program(str(path), Binding()).parameters == 3 * 4 + 4
+
+
+def test_a_file_with_operators_that_are_not_there_says_so(tmp_path: Path) -> None:
+    import zipfile
+
+    whole, path = tmp_path / "whole.pt2", tmp_path / "net.pt2"
+    with quiet():
+        torch.export.save(_exported(nn.ReLU(), torch.zeros(1, 3)), whole)
+    with zipfile.ZipFile(whole) as given, zipfile.ZipFile(path, "w") as copy:
+        for member in given.infolist():
+            data = given.read(member).replace(b"torch.ops.aten.relu", b"torch.ops.mylib.relu")
+            copy.writestr(member.filename, data)
+    with pytest.raises(ModelError, match="another version, or has operators of a package"):
+        read_program(str(path), Binding())
+
+
+def test_a_shape_that_a_program_refuses_is_told_in_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with quiet():
+        program = _exported(nn.Linear(3, 4), torch.zeros(2, 3))
+    with pytest.raises(ModelError, match="contradicts node 'linear'") as caught:
+        read_exported(program, Binding(inputs={"": (2, 5)}), name="net", location="net")
+    assert "\n" not in str(caught.value)
+    assert not capfd.readouterr().err
+
+
+def test_a_program_with_vmap_in_it_counts_all_items() -> None:
+    class PerItem(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x: Any) -> Any:
+            return torch.vmap(self.layer)(x)
+
+    with quiet():
+        program = _exported(PerItem(), torch.zeros(5, 3))
+    graph = read_exported(program, Binding(), name="net", location="net")
+    assert count_work(graph).total.macs == 5 * 3 * 4
+
+
+def test_a_module_nested_too_deeply_for_python_says_so() -> None:
+    class Nest(nn.Module):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    module: Any = nn.Identity()
+    for _ in range(600):
+        module = Nest(module)
+    with pytest.raises(ModelError, match=r"nests its modules deeper.*setrecursionlimit"):
+        read(module, image())
 
 
 def _input_of(program: Any) -> Any:

@@ -76,6 +76,8 @@ def test_an_option_given_twice_is_refused() -> None:
         ("transformers:clap_audio_model", "a part of another model.*such as clap"),
         ("torchvision:fasterrcnn_resnet50_fpn", "is a detector.*give its backbone"),
         ("transformers:dinat", "natten|needs another package"),
+        ("timm:hf-hub:timm/resnet18.a1_in1k", "name of the hub.*give the .*timm:resnet18.a1_in1k"),
+        ("timm:resnet18.nonsense", "tag 'nonsense'.*tags name weights.*give timm:resnet18"),
     ],
 )
 def test_a_model_that_is_not_there_is_named_with_the_nearest(location: str, words: str) -> None:
@@ -99,6 +101,7 @@ def test_a_model_that_is_not_there_is_named_with_the_nearest(location: str, word
         ),
         ("transformers:llama?hidden_size=big", "hidden_size=big is no int.*default is 4096"),
         ("transformers:llama?hidden_size=1.5", "hidden_size=1.5 is no int"),
+        ("transformers:gpt2?n_layer=-1", "n_layer=-1 is negative; its default is 12"),
         ("transformers:llama?use_cache=7", "use_cache=7 is no bool"),
         ("transformers:llama?hidden_size=100", "not a multiple of the number of attention heads"),
         ("transformers:clip?text_config.hiden_size=8", "did you mean text_config.hidden_size"),
@@ -148,6 +151,7 @@ def test_a_zoo_model_is_the_model_of_the_papers() -> None:
         ("timm:resnet18?in_chans=1", (1, 1, 224, 224)),
         ("timm:tf_efficientnet_b0", (1, 3, 224, 224)),
         ("torchvision:inception_v3", (1, 3, 299, 299)),
+        ("torchvision:vit_h_14", (1, 3, 224, 224)),  # its first weights go with 518
         ("torchvision:regnet_x_400mf", (1, 3, 224, 224)),  # reads values while it is built
         ("torchvision:mc3_18", (1, 3, 16, 112, 112)),
         ("torchvision:lraspp_mobilenet_v3_large", (1, 3, 520, 520)),
@@ -181,6 +185,21 @@ def test_inputs_have_the_size_that_the_model_was_made_for(
             {"input_features": (1, 80, 3000), "decoder_input_ids": (1, 128)},
         ),
         ("transformers:wav2vec2?num_hidden_layers=1", {"input_values": (1, 16000)}),
+        ("transformers:encodec", {"input_values": (1, 1, 16000)}),
+        (
+            "transformers:moonshine?encoder_num_hidden_layers=1&decoder_num_hidden_layers=1",
+            {"input_values": (1, 16000), "decoder_input_ids": (1, 128)},
+        ),
+        ("transformers:glmasr_encoder?num_hidden_layers=1", {"input_features": (1, 128, 1000)}),
+        (
+            "transformers:fun_asr_nano_encoder?num_hidden_layers=22",  # seven frames in one
+            {"input_features": (1, 1000, 560), "input_features_mask": (1, 1000)},
+        ),
+        ("transformers:glm_ocr_vision?depth=1", {"hidden_states": (576, 1176)}),
+        (
+            "transformers:longt5?num_layers=1&num_decoder_layers=1",
+            dict.fromkeys(("input_ids", "decoder_input_ids", "attention_mask"), (1, 128)),
+        ),
         (
             "transformers:t5?num_layers=1&num_decoder_layers=1&seq=16&decoder_seq=8",
             {"input_ids": (1, 16), "decoder_input_ids": (1, 8)},
@@ -203,6 +222,16 @@ def test_two_modalities_and_a_decoder_are_exported_together() -> None:
     assert graph.batch_axes == {"input_ids": 0, "pixel_values": 0}
     speech = load("transformers:whisper?encoder_layers=1&decoder_layers=1&decoder_seq=8")
     assert [speech.tensors[name].shape for name in speech.inputs] == [(1, 80, 3000), (1, 8)]
+
+
+def test_a_tower_for_patches_gets_the_grid_of_one_picture() -> None:
+    graph = load("transformers:glm_ocr_vision?depth=1")
+    assert (graph.batch_size, graph.batch_axes) == (1, {})
+    assert [graph.tensors[name].shape for name in graph.inputs] == [(24 * 24, 3 * 2 * 14 * 14)]
+    assert sum(node.op_type == "Attention" for node in graph.nodes) == 1
+    assert not graph.notes
+    with pytest.raises(ModelError, match=r"batch 2 cannot be set.*hidden_states: 576x1176"):
+        load("transformers:glm_ocr_vision?depth=1", batch_size=2)
 
 
 def test_tied_weights_are_one() -> None:
@@ -326,3 +355,10 @@ def test_every_error_is_one_of_ours() -> None:
     for location in ("timm:resnet18?depth=3", "transformers:bark", "transformers:encodec"):
         with pytest.raises(SlicewiseError):
             load(location)
+
+
+def test_names_that_timm_had_once_are_known(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("timm")
+    old, new = load("timm:gluon_resnet18_v1b"), load("timm:resnet18")
+    assert old.digest == new.digest and old.name == "gluon_resnet18_v1b"
+    assert "deprecated" not in capfd.readouterr().err

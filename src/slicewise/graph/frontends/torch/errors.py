@@ -5,6 +5,7 @@ Only messages are made here; nothing is traced and nothing is guessed about the 
 
 import inspect
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ from typing import Any
 
 from slicewise.core.errors import ModelError
 
-# The older exporter of ONNX runs the module and writes down what it does for these very values.
+# The older exporter of ONNX runs the module and writes down what it does for these very values;
+# off the meta device, a number read from a tensor can stay a symbol.
 _OFFER = (
     "give a file of torch.onnx.export(model, inputs, 'model.onnx', dynamo=False), which holds for"
-    " the path that its example inputs take"
+    " the path that its example inputs take, or, if only the meta device is in the way, the result"
+    " of torch.export.export(model, inputs, strict=False) on tensors that have values"
 )
 # Parts of messages or names of exceptions that tell a branch, or a size, that depends on values.
 _DEPENDS_ON_DATA = (
@@ -44,12 +47,17 @@ def export_error(
         return _of_unknown_class(label, "returns", found[1])
     if "no fake impl" in text or "register_fake" in text or "UnsupportedOperatorException" in text:
         return _without_kernel(text, label)
+    if isinstance(err, RecursionError):
+        return ModelError(
+            f"{label} nests its modules deeper than Python's limit of {sys.getrecursionlimit()}"
+            " calls lets torch.export follow; call sys.setrecursionlimit(10_000) first"
+        )
     if any(word in text for word in _DEPENDS_ON_DATA):
         return ModelError(
             f"{label} decides by the values of a tensor{_place(err, text)}: torch.export traces"
             f" shapes, not values; use torch.cond or torch.where there, or {_OFFER}"
         )
-    if isinstance(err, TypeError | RuntimeError | ValueError | IndexError):
+    if isinstance(err, TypeError | RuntimeError | ValueError | IndexError | AssertionError):
         return ModelError(
             f"{label} cannot be called with {given_text(module, args, kwargs)}:"
             f" {_last_line(err)}{_place(err, text)}; its forward is"

@@ -212,18 +212,24 @@ def reshaped(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with tensors of the shapes wanted, on the device each is on.
 
-    A tensor that has its shape already is kept; of another one the values are lost.
+    A tensor that has its shape already is kept; of another one the values are lost. What was one
+    tensor given twice stays one: self-attention asks whether query and key are the same object.
     """
     import torch
     from torch.utils import _pytree as pytree
 
     names = iter([leaf.name for leaf in leaves_of(module, args, kwargs)])
+    made: dict[tuple[int, tuple[int, ...]], Any] = {}
 
     def replaced(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         shape = shapes.get(next(names), tuple(value.shape))
-        return value if tuple(value.shape) == shape else value.new_empty(shape)
+        if tuple(value.shape) == shape:
+            return value
+        if (id(value), shape) not in made:
+            made[id(value), shape] = value.new_empty(shape)
+        return made[id(value), shape]
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs)
     named = pytree.tree_map(replaced, dict(bound.arguments))
@@ -297,7 +303,8 @@ def without_transforms(program: Any) -> Any:
     if not any(str(getattr(node.target, "__module__", "")).startswith("torch._functorch")
                for node in program.graph.nodes):  # fmt: skip
         return program
-    return program.run_decompositions({})
+    with quiet():
+        return program.run_decompositions({})
 
 
 def _batch_symbol(program: Any, axes: Mapping[str, int], leaves: Sequence[Leaf]) -> str | None:

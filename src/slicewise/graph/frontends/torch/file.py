@@ -78,7 +78,12 @@ def _load(path: Path, modified_ns: int, size: int) -> Any:
             except Exception:  # an archive kept in another way: all of it is read
                 return without_transforms(torch.export.load(path))
     except Exception as err:
-        line = " ".join(str(err).split("\n\n")[0].split())[:300]
+        line = " ".join(str(err).split("\n\n")[0].split())[:300].rstrip(". ")
+        if "deserializing" in line:  # torch logs its reason, and raises only that there is one
+            line = (
+                "it was saved by another version, or has operators of a package that must be"
+                " imported first"
+            )
         raise ModelError(
             f"model {str(path)!r} cannot be read by torch {torch.__version__}:"
             f" {line or type(err).__name__}; save it again with this version of torch"

@@ -20,9 +20,14 @@ def ready_inputs(
     from torch.utils import _pytree as pytree
 
     device = _device(module)
-    return pytree.tree_map(  # type: ignore[no-any-return]
-        lambda value: _ready(value, device, label), (tuple(args), dict(kwargs))
-    )
+    made: dict[int, Any] = {}  # what is given twice stays one tensor
+
+    def ready(value: Any) -> Any:
+        if id(value) not in made:
+            made[id(value)] = _ready(value, device, label)
+        return made[id(value)]
+
+    return pytree.tree_map(ready, (tuple(args), dict(kwargs)))  # type: ignore[no-any-return]
 
 
 def _ready(value: Any, device: Any, label: str) -> Any:

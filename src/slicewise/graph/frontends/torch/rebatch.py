@@ -6,7 +6,6 @@ Note. What cannot be rewritten is a `ModelError` that names the node. The progra
 """
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from slicewise.core.notes import Note
 from slicewise.graph.check import listed
 from slicewise.graph.frontends.torch.aten.row import Values
 from slicewise.graph.frontends.torch.bind import Asked
+from slicewise.graph.frontends.torch.export import quiet
 
 Sizes = tuple[int, ...]
 
@@ -38,8 +38,7 @@ def rebatch(program: Any, asked: Asked, *, label: str) -> tuple[Values, tuple[No
     """
     old, new = asked.batch_change or (asked.batch_size, asked.batch_size)
     change = _Change(old, new)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         _run(program, asked, change, label=label)
     return Values({}, change.found), (*_notes(change), *_lost(program, change, asked))
 
@@ -85,6 +84,10 @@ def _run(program: Any, asked: Asked, change: _Change, *, label: str) -> None:
 
     class Runner(torch.fx.Interpreter):  # type: ignore[misc]
         """Runs one graph, sub-programs included, and keeps what each node gives."""
+
+        def run(self, *args: Any) -> Any:
+            self.extra_traceback = False  # it would be written into our message
+            return super().run(*args)
 
         def run_node(self, node: Any) -> Any:
             try:

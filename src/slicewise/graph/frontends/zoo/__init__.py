@@ -58,7 +58,9 @@ def read_graph(location: str, binding: Binding) -> Graph:
     """
     model, label = _model(location), f"model {location!r}"
     shapes, used = _shapes(model.inputs, checked(binding), label=label)
-    asked = replace(binding, inputs=shapes, dims={})
+    without = {spec.name: None for spec in model.inputs if not spec.has_batch}
+    axes = {**without, **binding.batch_axes}
+    asked = replace(binding, inputs=shapes, dims={}, batch_axes=axes)
     graph = _read(location, asked, is_sized=bool(binding.inputs))
     kept = replace(binding, dims=used)
     return replace(graph, source=ZooSource(location), binding=kept)
@@ -162,7 +164,7 @@ def _axes(spec: InputSpec) -> tuple[Axis, ...]:
         Axis(None, spec.symbols[i]) if i in spec.symbols else Axis(size)
         for i, size in enumerate(spec.shape[1:], start=1)
     )
-    return (Axis(None, "batch"), *sized)
+    return (Axis(None, "batch") if spec.has_batch else Axis(spec.shape[0]), *sized)
 
 
 def _shape(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slicewise.core.errors import ModelError
+from slicewise.graph.frontends.zoo.constants import Numbers, fix_arguments
 from slicewise.graph.frontends.zoo.model import InputSpec, ZooName
 
 # Length of text where the user gives none (and the model is not made for less).
@@ -23,10 +24,11 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The configuration of a model and the lengths that the user asked for."""
+    """The configuration of a model, the lengths that the user asked for, and the model itself."""
 
     config: Any
     lengths: Mapping[str, int]
+    module: Any = None
 
     def find(self, *keys: str, parts: tuple[str, ...] = ()) -> Any:
         """Return the first of the fields that is set, in `parts`, the whole, then any part."""
@@ -42,6 +44,16 @@ class Facts:
         if isinstance(value, tuple | list) and value:
             value = value[0]
         return value if isinstance(value, int) and value > 0 else default
+
+    def takes_channels(self, channels: int) -> bool:
+        """True if the very first layer is a convolution over time from so many channels, in a
+        model that does not name them as features of a frame."""
+        if self.find("input_feat_per_channel") is not None:
+            return False
+        for layer in self.module.modules():
+            if hasattr(layer, "weight"):
+                return type(layer).__name__ == "Conv1d" and layer.weight.shape[1] == channels
+        return False
 
     def _parts(self, names: tuple[str, ...]) -> Iterator[Any]:
         for name in names:
@@ -105,7 +117,8 @@ def _sound(facts: Facts) -> InputSpec:
     channels = facts.find("audio_channels")
     if channels is not None:
         return InputSpec("", (1, channels, _SAMPLES))
-    if facts.find("conv_dim", "conv_kernel") is None:  # codecs take a channel axis
+    is_codec = facts.find("conv_dim", "conv_kernel") is None
+    if is_codec and not getattr(facts.config, "is_encoder_decoder", False):  # with a channel axis
         return InputSpec("", (1, 1, _SAMPLES))
     return InputSpec("", (1, _SAMPLES))
 
@@ -116,9 +129,12 @@ def _features(facts: Facts) -> InputSpec:
     bins = facts.find("num_mel_bins", parts=_AUDIO)
     if positions is not None and bins is not None:
         return InputSpec("", (1, bins, 2 * positions))
+    if isinstance(bins, int) and facts.takes_channels(bins):
+        return InputSpec("", (1, bins, _FRAMES))
+    stacked = facts.number("num_stacked_frames", default=1, parts=_AUDIO)
     width = facts.number("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins",
                          "input_dim", "feature_size", default=80, parts=_AUDIO)  # fmt: skip
-    return InputSpec("", (1, _FRAMES, width))
+    return InputSpec("", (1, _FRAMES, width * stacked))
 
 
 def _mask_of_features(facts: Facts) -> InputSpec:
@@ -142,11 +158,33 @@ def _boxes(facts: Facts) -> InputSpec:
     return replace(text, shape=(*text.shape, 4))
 
 
+def _grid(facts: Facts) -> tuple[int, int, int]:
+    """Return frames, rows and columns of patches of one picture, whole groups that are merged."""
+    patch = facts.number("patch_size", default=14, parts=_VISION)
+    merge = facts.number("spatial_merge_size", default=2, parts=_VISION)
+    rows, columns = (max(1, size // (patch * merge)) * merge for size in _size(facts))
+    return 1, rows, columns
+
+
+def _grid_patches(facts: Facts) -> InputSpec:
+    frames, rows, columns = _grid(facts)
+    patch = facts.number("patch_size", default=14, parts=_VISION)
+    depth = facts.number("temporal_patch_size", default=2, parts=_VISION)
+    pixels = _channels(facts) * depth * patch * patch
+    return InputSpec("", (frames * rows * columns, pixels), has_batch=False)
+
+
+# Arguments whose values decide about shapes, for one picture of the size of the configuration.
+_FIXED: Mapping[str, Callable[[Facts], Numbers]] = {
+    "grid_thw": lambda facts: (_grid(facts),),
+}
+
 # Argument of `forward` -> its shape.
 _ROWS: Mapping[str, Callable[[Facts], InputSpec]] = {
     "input_ids": _ids("seq"),
     "qformer_input_ids": _ids("seq"),
     "decoder_input_ids": _ids("decoder_seq"),
+    "attention_mask": _ids("seq"),
     "bbox": _boxes,
     "pixel_values": _picture,
     "pixel_values_videos": _video,
@@ -155,6 +193,7 @@ _ROWS: Mapping[str, Callable[[Facts], InputSpec]] = {
     "input_features_mask": _mask_of_features,
     "past_values": _series,
     "flattened_patches": _patches,
+    "hidden_states": _grid_patches,
     "inputs": lambda facts: InputSpec(
         "", (1, _TEXT_LENGTH, facts.number("d_model", "hidden_size", default=768))
     ),
@@ -188,16 +227,20 @@ def example_inputs(
     The main input, every required argument, the decoder's text where there is a decoder, and the
     other modality of a model that has parts for two; left out is one that no example is known of.
     """
-    parameters = inspect.signature(type(module).forward).parameters
+    facts = Facts(module.config, lengths, module)
+    required = set(_required(inspect.signature(module.forward).parameters))
+    if fixed := {key: make(facts) for key, make in _FIXED.items() if key in required}:
+        fix_arguments(module, fixed)
+    parameters = inspect.signature(module.forward).parameters
     needed, beside, left_out = _wanted(module, parameters)
-    missing = [each for each in needed if each not in _ROWS]
+    known = _ROWS if fixed else {k: row for k, row in _ROWS.items() if k != "hidden_states"}
+    missing = [each for each in needed if each not in known]
     if missing or not needed:
         raise ModelError(
             f"{name.label} takes {', '.join(missing) or 'no inputs'}, for which there are no"
             " example inputs here; build it in Python and give them:"
             " slicewise.load(module, example_inputs={...})"
         )
-    facts = Facts(module.config, lengths)
     made = [replace(_ROWS[each](facts), name=each) for each in needed]
     made += [replace(_ROWS[each](facts), name=each, may_be_left_out=True) for each in beside]
     # pictures and sound come in the type that the weights have
@@ -220,6 +263,9 @@ def _wanted(
                 (needed if is_needed else beside).append(other)
     if module.config.is_encoder_decoder and _DECODER in parameters:
         needed.append(_DECODER)
+    if "input_ids" in needed and hasattr(module.config, "local_radius"):
+        # attention in blocks makes its mask of this one; without it only eager code gets along
+        needed.append("attention_mask")
     if "input_ids" in needed and _BOXES in parameters:
         needed.append(_BOXES)
         needed += [key for key in ("pixel_values",) if key in parameters]  # the page itself
@@ -240,6 +286,8 @@ def _required(parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
 
 
 def _is_mixed(module: Any) -> bool:
-    """True if the model has a tower for text and one for pictures, or such."""
+    """True if the model has a tower for text and one for pictures, or such, or one for both."""
+    if {"vocab_size", "image_size", "patch_size"} <= vars(module.config).keys():
+        return True
     parts = getattr(module.config, "sub_configs", {})
     return sum(getattr(module.config, key, None) is not None for key in parts) > 1

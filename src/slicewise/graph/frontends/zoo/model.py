@@ -38,7 +38,8 @@ class InputSpec:
     """One input: its shape for one item, the batch in front, and the names of free axes.
 
     `symbols` names axes that `--dim` binds, by position; `dtype` is the name of a torch type. One
-    that `may_be_left_out` is of a second modality: the model runs without it.
+    that `may_be_left_out` is of a second modality: the model runs without it. Without `has_batch`
+    the leading axis is of one item.
     """
 
     name: str
@@ -46,6 +47,7 @@ class InputSpec:
     dtype: str = "float32"
     symbols: Mapping[int, str] = field(default_factory=dict)
     may_be_left_out: bool = False
+    has_batch: bool = True
 
 
 @dataclass(frozen=True, slots=True)

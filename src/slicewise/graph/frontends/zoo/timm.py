@@ -4,6 +4,7 @@ Options are arguments of `timm.create_model`. Nothing is downloaded: `pretrained
 """
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,12 +35,23 @@ def names() -> list[str]:
     return found
 
 
+def is_known(model: str) -> bool:
+    """True for an architecture of the installed timm, under its name or one that it had once."""
+    import timm
+
+    found: bool = timm.is_model(model.partition(".")[0])
+    return found
+
+
 def build(name: ZooName) -> ZooModel:
     """Return the architecture in evaluation mode, with the input of its own configuration."""
-    refuse_unknown(
-        ZooName(name.zoo, name.model.partition(".")[0] if name.model else "", name.options),
-        names(),
-    )
+    if "/" in name.model:
+        raise ModelError(
+            f"{name.label} is a name of the hub, whose configuration would be downloaded; give the"
+            f" architecture, such as timm:{name.model.rpartition('/')[2] or 'resnet50'}"
+        )
+    if not is_known(name.model):
+        refuse_unknown(ZooName(name.zoo, name.model.partition(".")[0], name.options), names())
     for key in _REFUSED:
         if key in name.options:
             raise UsageError(
@@ -59,10 +71,21 @@ def _created(name: ZooName, options: Mapping[str, object]) -> Any:
     import timm
 
     try:
-        return built_on_meta(lambda: timm.create_model(name.model, pretrained=False, **options))
+        with warnings.catch_warnings():
+            # an old name is the same architecture: no news for who reads a prediction
+            warnings.filterwarnings("ignore", "Mapping deprecated model name")
+            return built_on_meta(
+                lambda: timm.create_model(name.model, pretrained=False, **options)
+            )
     except Exception as err:
         if options:
             _refuse_options(name, options, err)
+        architecture, dot, tag = name.model.partition(".")
+        if dot and "tag" in str(err):
+            raise ModelError(
+                f"{name.label} has a tag {tag!r} that timm does not know for {architecture}; tags"
+                f" name weights and change no figure; give timm:{architecture}"
+            ) from err
         raise ModelError(
             f"{name.label} cannot be built without weights: {type(err).__name__}: {err}; update"
             " timm, or give another architecture"

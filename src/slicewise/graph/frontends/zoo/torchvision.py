@@ -64,7 +64,7 @@ def build(name: ZooName) -> ZooModel:
             )
     options = {key: literal(value) for key, value in name.options.items()}
     module = _created(name, builder, options)
-    shape = (1, *_input_size(name, family, options))
+    shape = (1, *_input_size(name, family, options, module))
     keys = _INPUT_NAMES.get(family, ("input" if family == "segmentation" else "x",))
     return ZooModel(
         module,
@@ -98,8 +98,11 @@ def _created(name: ZooName, builder: Any, options: Mapping[str, object]) -> Any:
         ) from err
 
 
-def _input_size(name: ZooName, family: str, options: Mapping[str, object]) -> tuple[int, ...]:
-    """Return the axes behind the batch: the options', else the size that weights were made for."""
+def _input_size(
+    name: ZooName, family: str, options: Mapping[str, object], module: Any
+) -> tuple[int, ...]:
+    """Return the axes behind the batch: the options', the one size that the module takes, else
+    the size that weights were made for."""
     from torchvision.models import get_model_weights
 
     size = _SIZE_OF_FAMILY.get(family, (3, 224, 224))
@@ -108,7 +111,9 @@ def _input_size(name: ZooName, family: str, options: Mapping[str, object]) -> tu
     transforms = next(iter(get_model_weights(name.model))).transforms
     crop = getattr(transforms, "keywords", {}).get("crop_size", size[-1])
     height, width = (crop, crop) if isinstance(crop, int) else tuple(crop)
-    if isinstance(asked := options.get("image_size"), int):
+    # some weights go with another size than the builder's own: those of vit_h_14 with 518
+    asked = options.get("image_size", getattr(module, "image_size", None))
+    if isinstance(asked, int):
         height = width = asked
     frames = (_FRAMES.get(name.model, size[1]),) if family == "video" else ()
     return (size[0], *frames, height, width)

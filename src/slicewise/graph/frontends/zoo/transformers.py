@@ -208,6 +208,11 @@ def _as_declared(
     kind_of_config: Any = type(holder)
     field = getattr(kind_of_config, "attribute_map", {}).get(field, field)
     default = getattr(holder, field, None)
+    if isinstance(value, int) and value < 0 < _number(default) and not field.endswith("_id"):
+        raise UsageError(
+            f"{name.label}: option {key}={text} is negative; its default is {default!r}; give a"
+            " number of 0 or more"
+        )
     allowed = _plain_types(_hints(kind_of_config).get(field))
     if not allowed and default is not None:
         allowed = {type(default)}
@@ -225,6 +230,10 @@ def _as_declared(
         f"{name.label}: option {key}={text} is no {wanted or 'value'} as the field takes; its"
         f" default is {default!r}; give such a value"
     )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 @cache
