@@ -64,9 +64,6 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.activation_peak
 	$(BIN)/python -m benchmarks.timm_roofline
 	$(BIN)/python -m benchmarks.explore_speed
-	$(BIN)/python -m benchmarks.zoo_coverage
-	$(BIN)/python -m benchmarks.torch_load
-	$(BIN)/python -m benchmarks.onnx_vs_export
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,8 +23,8 @@ def cli_page() -> str:
         "",
         "Generated from `--help` by `make docs-reference`.",
         "",
-        "Exit codes: 0 done, 1 other error, 2 wrong use, 3 model, 4 device, 5 prediction,"
-        " 130 interrupted.",
+        "Exit codes: 0 done, 1 other error, 2 wrong use, 3 model, 4 device, 5 prediction, 9 store"
+        " (the journal of a sweep, the cache of graphs), 130 interrupted.",
     ]
     for command in COMMANDS:
         words = ["slicewise", *([command] if command else [])]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicewise.core.ties import places
 from slicewise.flows.pareto import front_of
 
 Row = tuple[float, ...]
@@ -26,8 +27,14 @@ rows = st.integers(1, 4).flatmap(_rows)
 
 @given(rows)
 def test_the_front_is_what_brute_force_finds(costs: list[Row]) -> None:
-    expected = [i for i, row in enumerate(costs) if not any(_dominates(o, row) for o in costs)]
+    ranks = list(zip(*map(places, zip(*costs, strict=True)), strict=True))
+    expected = [i for i, row in enumerate(ranks) if not any(_dominates(o, row) for o in ranks)]
     assert front_of(costs) == expected
+
+
+def test_a_difference_of_rounding_keeps_nothing_on_the_front() -> None:
+    # the same latency at batches 1 and 5 but for rounding, more throughput at 5
+    assert front_of([(0.0548, -100.0), (0.0548 * (1 + 2e-12), -500.0)]) == [1]
 
 
 @given(rows, st.randoms())

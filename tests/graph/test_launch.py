@@ -1,7 +1,9 @@
 """Fusion: what holds of the kernels of every graph and runtime, then what each runtime joins."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from slicewise.core.cost import GraphWork, Kernel, Kind, Work
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import Graph, Node
+from slicewise.flows.load import load
 from slicewise.graph.fusion.pattern import Call, chain, expression
 from slicewise.graph.fusion.tables import MODULES, table_of
 from slicewise.graph.launch import kernel_of, launch
@@ -222,6 +225,18 @@ def test_written_out_operators_become_the_kernels_of_each_runtime(
         for runtime in ("torch-eager", "torch-compile", "onnxruntime", "tensorrt")
     )
     assert found == counts
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt"])
+def test_a_residual_sum_of_two_is_taken_in_like_an_add(
+    runtime: str, light: Callable[[str], Path]
+) -> None:
+    """The ResNet-50 of the onnx package says Sum. onnxruntime 1.32 saves 53 Conv, 2 pools, Gemm
+    and Softmax for it, beside a view and the reordering behind its blocked convolutions."""
+    _, kernels = launched(load(light("resnet50")), runtime)
+    assert Counter(kernel.work.op_type for kernel in kernels) == {
+        "Conv": 53, "MaxPool": 1, "AveragePool": 1, "Gemm": 1, "Softmax": 1,
+    }  # fmt: skip
 
 
 def test_eager_joins_nothing_that_the_program_wrote_out_itself() -> None:

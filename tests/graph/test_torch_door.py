@@ -200,6 +200,20 @@ def test_a_custom_operator_without_shapes_is_named() -> None:
     assert [(n.domain, n.op_type) for n in graph.nodes] == [("torch.slicewise_tests", "twist")]
 
 
+def test_an_operator_registered_for_one_device_is_named_too() -> None:
+    library = torch.library.Library("slicewise_tests_cpu", "DEF")
+    library.define("turn(Tensor x) -> Tensor")
+    library.impl("turn", torch.clone, "CPU")
+
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = torch.ops.slicewise_tests_cpu.turn(x)
+            return made
+
+    with pytest.raises(ModelError, match=r"slicewise_tests_cpu::turn.*register_fake"):
+        read(Turned(), torch.empty(2, 4))
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(ModelError, match=r"is a str; give a torch\.nn\.Module"):
         read("resnet50", image())

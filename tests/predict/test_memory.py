@@ -362,6 +362,43 @@ def test_fusing_what_follows_into_a_kernel_of_the_same_size_never_raises_the_pea
 
 @given(recipes(), st.sampled_from(sorted(RUNTIMES)))
 @settings(deadline=None, max_examples=50)
+def test_fusing_raises_the_peak_by_no_more_than_one_kernel_touches(
+    recipe: Recipe, runtime: str
+) -> None:
+    """Against the same nodes in the same order, each a kernel of its own: what lives across a
+    kernel lives across all of its nodes."""
+    graph = recipe.graph(1)
+    work = launch(graph, count_work(graph), runtime=runtime)
+    kernels = work.kernels or ()
+    apart = tuple(Kernel((i,), work.nodes[i]) for kernel in kernels for i in kernel.nodes)
+    habits = workspace.HABITS[runtime]
+    alone = trace(graph, work.nodes, apart, habits).peak_bytes
+    sizes = {n: t.size_bytes for n, t in graph.tensors.items() if n not in graph.constants}
+    touched = [
+        {
+            n
+            for i in k.nodes
+            for n in (*graph.nodes[i].inputs, *graph.nodes[i].outputs)
+            if n in sizes
+        }
+        for k in kernels
+        if len(k.nodes) > 1
+    ]
+    most = max((sum(sizes[n] for n in names) for names in touched), default=0)
+    assert trace(graph, work.nodes, kernels, habits).peak_bytes <= alone + most
+
+
+def test_fusing_can_raise_the_peak_where_a_kernel_has_two_results() -> None:
+    sizes = {"x": 1, "a": 10, "b": 10, "c": 10, "d": 5, "y": 1}
+    graph = _graph([("x", "a"), ("a", "b"), ("b", "c"), ("b", "d"), ("c+d", "y")], sizes, ("y",))
+    work = _work(graph)
+    single = _kernels(work, (0,), (1,), (2,), (3,), (4,))
+    assert _peak(graph, kernels=single) == 1 + 10 + 10 + 5
+    assert _peak(graph, kernels=_kernels(work, (0,), (1, 2), (3,), (4,))) == 1 + 10 + 10 + 10
+
+
+@given(recipes(), st.sampled_from(sorted(RUNTIMES)))
+@settings(deadline=None, max_examples=50)
 def test_every_kernel_has_room_for_what_it_reads_and_for_outputs(
     recipe: Recipe, runtime: str
 ) -> None:

@@ -33,6 +33,10 @@ from slicewise.testing.predictors import (
 )
 
 
+def _convolution(dtype: DType = DType.FP32) -> NodeWork:
+    return replace(product(64, 64, 64, dtype=dtype), kind=Kind.CONV, op_type="Conv")
+
+
 class TestRoofline(PredictorLaws):
     predictor = staticmethod(predict_roofline_on)
 
@@ -97,6 +101,39 @@ class TestRoofline(PredictorLaws):
     def test_a_node_in_a_type_that_the_device_lacks_leaves_a_note(self) -> None:
         made = self.predict((product(64, 64, 64, dtype=DType.FP4),))
         assert "arithmetic-emulated" in {note.code for note in made.notes}
+
+    @pytest.mark.parametrize(
+        ("runtime", "nodes", "told"),
+        [
+            ("torch-eager", (_convolution(),), "fp32 convolutions in"),
+            ("torch-eager", (product(64, 64, 64),), ""),
+            ("torch-eager", (pointwise(9),), ""),
+            ("onnxruntime", (_convolution(), product(64, 64, 64)), "convolutions and products in"),
+            ("onnxruntime", (product(64, 64, 64), pointwise(9)), "fp32 products in"),
+            ("onnxruntime", (product(64, 64, 64, dtype=DType.FP16), pointwise(9)), ""),
+            ("tensorrt", (pointwise(9),), ""),
+        ],
+    )
+    def test_tf32_is_named_only_where_the_runtime_would_compute_in_it(
+        self, runtime: str, nodes: tuple[NodeWork, ...], told: str
+    ) -> None:
+        graph, work = as_graph(nodes)
+
+        def note(vendor: str) -> str:
+            device = replace(tiny_gpu(), vendor=vendor)
+            made = predict_roofline(
+                graph, work, device, precision=PRECISIONS["fp32"], runtime=runtime
+            )
+            return "".join(n.text for n in made.notes if n.code == "tf32-default")
+
+        assert told in note("NVIDIA")
+        assert bool(note("NVIDIA")) == bool(told)
+        if runtime != "tensorrt":
+            assert note("AMD") == ""
+
+    def test_tf32_asked_for_leaves_no_note(self) -> None:
+        made = self.predict((_convolution(DType.TF32), product(64, 64, 64, dtype=DType.TF32)))
+        assert "tf32-default" not in {note.code for note in made.notes}
 
     def test_depthwise_convolution_is_not_priced_as_a_padded_matrix_product(self) -> None:
         images, channels, positions, kernel = 64, 512, 28 * 28, 9

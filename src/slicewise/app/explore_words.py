@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slicewise.app.words import clean, counted
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective, Standing
+from slicewise.core.ties import least, places
 from slicewise.core.units import format_capacity, format_ms, format_number
 
 
@@ -20,6 +21,10 @@ class ObjectiveWords:
     figure: Callable[[Prediction], float]  # in the unit of the head
     less_is_better: bool = True
     axis: str = ""
+
+    def cost(self, made: Prediction) -> float:
+        """Return the figure, turned around where more of it is better."""
+        return self.figure(made) if self.less_is_better else -self.figure(made)
 
 
 WORDS: Mapping[Objective, ObjectiveWords] = {
@@ -86,7 +91,8 @@ def headline(result: Exploration) -> str:
 
 
 def best_points(result: Exploration) -> list[tuple[ObjectiveWords, ExploredPoint, Prediction]]:
-    """Return the best point of each objective among those that may stand on the front."""
+    """Return the best point of each objective among those that may stand on the front; of a tie
+    the first."""
     allowed = (Standing.FRONT, Standing.DOMINATED)
     made = [
         (point, point.prediction)
@@ -95,20 +101,21 @@ def best_points(result: Exploration) -> list[tuple[ObjectiveWords, ExploredPoint
     ]
     if not made:
         return []
-    found = []
-    for words in WORDS.values():
-        sign = 1 if words.less_is_better else -1
-        best = min(made, key=lambda each: sign * words.figure(each[1]))
-        found.append((words, *best))
-    return found
+    return [(words, *_best(words, made)) for words in WORDS.values()]
+
+
+def _best(
+    words: ObjectiveWords, made: Sequence[tuple[ExploredPoint, Prediction]]
+) -> tuple[ExploredPoint, Prediction]:
+    return least(made, lambda each: words.cost(each[1]))
 
 
 def ranked_front(result: Exploration) -> list[tuple[ExploredPoint, Prediction]]:
     """Return the front, the best in the first objective first."""
     words = WORDS[result.objectives[0]]
-    sign = 1 if words.less_is_better else -1
     made = [(point, point.prediction) for point in result.front if point.prediction is not None]
-    return sorted(made, key=lambda each: sign * words.figure(each[1]))
+    ranks = places([words.cost(prediction) for _, prediction in made])
+    return [made[i] for i in sorted(range(len(made)), key=ranks.__getitem__)]
 
 
 def off_front_reasons(result: Exploration) -> list[str]:

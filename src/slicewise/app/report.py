@@ -18,6 +18,7 @@ from slicewise.core.device import Device, Link
 from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
+from slicewise.core.ties import least
 from slicewise.core.units import format_capacity, format_ms, format_number, format_scaled
 
 HEAVIEST = 10
@@ -58,8 +59,8 @@ def _answer(predictions: Sequence[Prediction]) -> Text:
             f" ({format_ms(made.latency_ms.low)} to {format_ms(made.latency_ms.high)}),"
             f" {format_number(made.throughput_per_s)} items/s",
         )
-    quickest = min(predictions, key=lambda made: made.latency_ms.value)
-    busiest = max(predictions, key=lambda made: made.throughput_per_s)
+    quickest = least(predictions, lambda made: made.latency_ms.value)
+    busiest = least(predictions, lambda made: -made.throughput_per_s)
     return Text.assemble(
         "Lowest latency ",
         (format_ms(quickest.latency_ms.value), "bold green"),

@@ -39,6 +39,10 @@ class Work:
     `macs`: multiply-adds of convolution, matrix product, attention and recurrence, whole batch.
     `flops`: 2 x macs + other arithmetic. `read_bytes` are activations read, `write_bytes` results
     written, `weight_bytes` constants read in their stored form.
+
+    >>> product = Work(macs=6, flops=12, read_bytes=20, write_bytes=8)
+    >>> (product + product).flops, product.moved_bytes
+    (24, 28)
     """
 
     macs: int = 0
@@ -172,7 +176,12 @@ class GraphWork:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure computed without running; low and high bound the 90 % interval."""
+    """A figure computed without running; low and high bound the 90 % interval.
+
+    >>> latency_ms = Estimate(4.1, low=3.8, high=4.6, source="roofline")
+    >>> latency_ms.low <= latency_ms.value <= latency_ms.high
+    True
+    """
 
     value: float
     low: float
@@ -186,6 +195,12 @@ class MemoryEstimate:
 
     `activations` are the tensors alive at once, `workspace` what kernels, libraries and allocators
     take beside them, `runtime` what is held before any model is loaded.
+
+    >>> import slicewise
+    >>> memory = slicewise.predict(model, device="t4").memory_bytes
+    >>> parts = memory.weights + memory.activations + memory.workspace + memory.runtime
+    >>> memory.value == parts
+    True
     """
 
     value: int
@@ -207,6 +222,12 @@ class NodeEstimate:
     `limit` names what binds it: compute, memory, waves (arithmetic, but on too few units or
     padded tiles), launch, or none for a view. Nodes with the same `kernel` are launched as one, -1
     is a node that launches nothing. `alive_bytes` are the activations alive while it runs.
+
+    >>> import slicewise
+    >>> made = slicewise.predict(model, device="t4", precision="fp16", runtime="tensorrt")
+    >>> conv, relu = made.nodes[0], made.nodes[2]
+    >>> conv.op_type, relu.op_type, conv.kernel == relu.kernel
+    ('Conv', 'Relu', True)
     """
 
     name: str
@@ -229,6 +250,11 @@ class Prediction:
     The latencies of `nodes` plus `host_ms` add up to `latency_ms.value` exactly.
     `compute_utilisation`: achieved flop/s over the device's peak. `saturation`: b t_sat / (T - H),
     1 = the device is full; the slice rule uses this one.
+
+    >>> import slicewise
+    >>> made = slicewise.predict(model, device="l4", batch=8)
+    >>> made.host_ms + sum(node.latency_ms for node in made.nodes) == made.latency_ms.value
+    True
     """
 
     model: str

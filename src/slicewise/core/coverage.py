@@ -29,7 +29,12 @@ class OperatorSupport:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Operators of a model, most frequent first. `covered` is true when all have a formula."""
+    """Operators of a model, most frequent first. `covered` is true when all have a formula.
+
+    >>> import slicewise
+    >>> [row.op_type for row in slicewise.support(model).operators[:2]]
+    ['Conv', 'BatchNormalization']
+    """
 
     model: ModelInfo
     operators: tuple[OperatorSupport, ...]

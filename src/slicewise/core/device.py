@@ -25,6 +25,11 @@ class SliceProfile:
 
     `memory_bytes` is usable memory, not the name's. `starts` are the legal first memory slots and
     `size` the number of slots taken; `memory_slices` is its part of bandwidth and cache.
+
+    >>> import slicewise
+    >>> profile = slicewise.device("a100-sxm4-80gb").profiles[0]
+    >>> profile.name, profile.compute_units, profile.max_instances
+    ('1g.10gb', 14, 7)
     """
 
     name: str
@@ -65,6 +70,11 @@ class Device:
     `host_s` the fixed part of one inference that a slice does not change. `sources` says where a
     figure comes from, by its name; `figures` stands for those not named. `rate_notes` are
     notes on rates that concern only a graph which computes in that type.
+
+    >>> import slicewise
+    >>> card = slicewise.device("l4")
+    >>> card.compute_units, card.slice_name, card.share(percent=50).slice_name
+    (58, None, '50%')
     """
 
     name: str

@@ -8,7 +8,13 @@ from slicewise.core.display import as_html
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Who the model is. `digest` is `Graph.digest`, the same for every batch."""
+    """Who the model is. `digest` is `Graph.digest`, the same for every batch.
+
+    >>> import slicewise
+    >>> info = slicewise.support(model).model
+    >>> info.parameters, info.buffers
+    (25557032, 53120)
+    """
 
     name: str
     source: str
@@ -19,7 +25,13 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class PredictionSet:
-    """Predictions of several models on several devices and batches, in the order asked."""
+    """Predictions of several models on several devices and batches, in the order asked.
+
+    >>> import slicewise
+    >>> found = slicewise.predict_many([model], devices=["t4", "l4"], batches=[1])
+    >>> len(found.models), [made.device for made in found.predictions]
+    (1, ['t4', 'l4'])
+    """
 
     models: tuple[ModelInfo, ...]
     predictions: tuple[Prediction, ...]

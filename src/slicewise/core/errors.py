@@ -17,13 +17,29 @@ A message has four parts: what, the value given, what is allowed, what to do.
 
 
 class SlicewiseError(Exception):
-    """Root of all errors that a user can cause or meet."""
+    """Root of all errors that a user can cause or meet.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.predict(model, device="a1000")
+    ... except slicewise.SlicewiseError as err:
+    ...     print(type(err).__name__, err.exit_code)
+    DeviceError 4
+    """
 
     exit_code = 1
 
 
 class UsageError(SlicewiseError):
-    """An option or argument that cannot be."""
+    """An option or argument that cannot be.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.predict(model, device="t4", precision="fp17")
+    ... except slicewise.UsageError as err:
+    ...     print(str(err).partition(";")[0])
+    precision 'fp17' is unknown
+    """
 
     exit_code = 2
 
@@ -39,19 +55,43 @@ class MissingDependency(UsageError):
 
 
 class ModelError(SlicewiseError):
-    """The model file or graph cannot be used."""
+    """The model file or graph cannot be used.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.load("none.onnx")
+    ... except slicewise.ModelError as err:
+    ...     print(str(err).partition(";")[0])
+    there is no model file 'none.onnx'
+    """
 
     exit_code = 3
 
 
 class DeviceError(SlicewiseError):
-    """Unknown device, profile or precision, or an impossible device file."""
+    """Unknown device, profile or precision, or an impossible device file.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.device("a100-sxm4-80gb/5g.30gb")
+    ... except slicewise.DeviceError as err:
+    ...     print(str(err).partition(";")[0])
+    a100-sxm4-80gb has no slice profile '5g.30gb'
+    """
 
     exit_code = 4
 
 
 class PredictionError(SlicewiseError):
-    """A prediction cannot be given, or strict mode refuses its notes."""
+    """A prediction cannot be given, or strict mode refuses its notes.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.predict(model, device="t4", strict=True)
+    ... except slicewise.PredictionError as err:
+    ...     print(err.exit_code)
+    5
+    """
 
     exit_code = 5
 

@@ -46,6 +46,11 @@ class ExploredPoint:
 
     `batch`, `precision` and `runtime` are those predicted; of an impossible point those asked,
     None where the model's own was asked for. The prediction has no `nodes`.
+
+    >>> import slicewise
+    >>> found = slicewise.explore([model], devices=["t4"], batches=[1, 8])
+    >>> [(point.batch, point.on_front) for point in found.points]
+    [(1, True), (8, True)]
     """
 
     model: str
@@ -76,6 +81,11 @@ class Exploration:
     """All points of a sweep in the order asked: model, batch, precision, runtime, device.
 
     `models` are those that could be read. `notes` concern the sweep as a whole.
+
+    >>> import slicewise
+    >>> found = slicewise.explore([model], devices=["t4", "l4"])
+    >>> [point.device for point in found.points], found.front[0].standing.value
+    (['t4', 'l4'], 'front')
     """
 
     models: tuple[ModelInfo, ...]

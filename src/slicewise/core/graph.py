@@ -20,7 +20,11 @@ AttrValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...] |
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Shape and element type. `shape` is None where no rule could tell it (a Note says so)."""
+    """Shape and element type. `shape` is None where no rule could tell it (a Note says so).
+
+    >>> Tensor((8, 3, 224, 224), DType.FP32).size_bytes
+    4816896
+    """
 
     shape: tuple[int, ...] | None
     dtype: DType
@@ -65,6 +69,11 @@ class Node:
     file, or the path of the module. `storage_of` says where the source tells it: the name of the
     input whose storage the outputs share (a view, or an operator in place), '' where they own
     theirs; None where the source does not tell, and the kind of the operator decides.
+
+    >>> import slicewise
+    >>> first = slicewise.load(model).nodes[0]
+    >>> first.op_type, first.attrs["kernel_shape"], len(first.inputs)
+    ('Conv', (7, 7), 2)
     """
 
     name: str
@@ -126,6 +135,11 @@ class Graph:
     holds what of the user's figures this model has. `held_to` names for a tensor the last node
     during whose run an eager program still refers to it, where that is later than its last reader:
     what a module was called with lives until the call returns.
+
+    >>> import slicewise
+    >>> graph = slicewise.load(model, batch=4)
+    >>> graph.inputs, graph.batch_size, graph.digest == slicewise.load(model).digest
+    (('gpu_0/data_0',), 4, True)
     """
 
     name: str

@@ -9,6 +9,9 @@ class Note:
     """One thing the user should know; `node` is empty when it concerns the whole result.
 
     `code` is a stable, hyphenated word (`shape-guessed`); docs/reference/notes.md lists them all.
+
+    >>> print(Note("shape-guessed", "its shape is that of its input", node="norm"))
+    shape-guessed: its shape is that of its input [norm]
     """
 
     code: str

@@ -46,6 +46,11 @@ class ExploreOptions:
     None in `precisions` is the model's own, in `runtimes` that of its format. `objectives` are
     latency, throughput, energy and memory, or some of them. Points over `latency_limit_ms` or
     `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model.
+
+    >>> options = ExploreOptions(precisions=["fp32", "fp16"], objectives=["latency", "memory"])
+    >>> found = explore([model], devices=["t4"], options=options)
+    >>> [point.precision for point in found.front]
+    ['fp16']
     """
 
     precisions: Sequence[str | None] = (None,)

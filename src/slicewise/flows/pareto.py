@@ -1,10 +1,11 @@
-"""Which points of a sweep no other dominates. Exact; ties stay together."""
+"""Which points of a sweep no other dominates. Ties stay together (`core/ties.py`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Objective
+from slicewise.core.ties import places
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,10 +32,11 @@ def costs_of(made: Prediction, objectives: Sequence[Objective]) -> tuple[float, 
 def front_of(costs: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices of the rows that no other row dominates, ascending.
 
-    A row dominates another that it equals or betters in every column and betters in one; equal
-    rows stand or fall together. Distinct rows are ordered by their columns, so that a row is only
-    dominated by earlier ones, which are no worse in the first column anyway. Time O(n log n) for
-    up to two columns, else O(n f d): n rows, f of them on the front, d columns.
+    A row dominates another that it equals or betters in every column and betters in one. Figures
+    that differ by a part in 10^9 at most are equal; equal rows stand or fall together. Distinct
+    rows are ordered by their columns, so that a row is only dominated by earlier ones, which are
+    no worse in the first column anyway. Time O(n log n) for up to two columns, else O(n f d):
+    n rows, f of them on the front, d columns.
 
     >>> front_of([(1, 4), (2, 2), (3, 3), (4, 1), (2, 2)])
     [0, 1, 3, 4]
@@ -43,7 +45,9 @@ def front_of(costs: Sequence[Sequence[float]]) -> list[int]:
 
     if not costs:
         return []
-    rows, inverse = np.unique(np.array(costs, dtype=np.float64), axis=0, return_inverse=True)
+    columns = [places(column) for column in zip(*costs, strict=True)]
+    ranked = np.array(columns, dtype=np.float64).T
+    rows, inverse = np.unique(ranked, axis=0, return_inverse=True)
     keeps = _keeps_of_few(rows) if rows.shape[1] <= 2 else _keeps_of_many(rows)
     found: list[int] = np.flatnonzero(keeps[inverse.reshape(-1)]).tolist()
     return found

@@ -25,7 +25,14 @@ DEFAULT_RUNTIME = "onnxruntime"
 @dataclass(frozen=True, slots=True)
 class PredictOptions:
     """What all predictions of one call share. `precision` None is the model's own, `runtime` None
-    the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch."""
+    the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch.
+
+    >>> import slicewise
+    >>> options = PredictOptions(precision="fp16", runtime="tensorrt")
+    >>> found = slicewise.predict_many([model], devices=["l4"], batches=[8], options=options)
+    >>> found.predictions[0].runtime
+    'tensorrt'
+    """
 
     precision: str | None = None
     runtime: str | None = None

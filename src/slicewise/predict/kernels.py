@@ -190,6 +190,14 @@ def tabulate(kernels: Sequence[NodeWork]) -> KernelTable:
     )
 
 
+def kinds_computed_in(table: KernelTable, dtype: DType) -> frozenset[Kind]:
+    """Return the kinds of the kernels that have multiply-adds in `dtype`."""
+    if dtype not in table.dtypes:
+        return frozenset()
+    its = (table.dtype == table.dtypes.index(dtype)) & (table.macs > 0)
+    return frozenset(KINDS[i] for i in np.unique(table.kind[its]).tolist())
+
+
 def unit_costs(table: KernelTable, device: Device) -> tuple[UnitCosts, list[Note]]:
     """Return what each kernel costs at efficiency 1, and what had to be assumed."""
     rates, notes = _rates(table, device)

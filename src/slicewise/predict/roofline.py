@@ -37,6 +37,7 @@ from slicewise.predict.kernels import (
     Row,
     kernel_times,
     kernels_of,
+    kinds_computed_in,
     tabulate,
     unit_costs,
 )
@@ -129,11 +130,15 @@ def _check(device: Device, precision: Precision, runtime: Runtime) -> None:
     if device.parent is not None:
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
-    is_other = device.kind != "gpu" or device.vendor not in ("NVIDIA", "")
-    if runtime.nvidia_only and is_other:
+    if runtime.nvidia_only and not _may_be_nvidia(device):
         raise DeviceError(
             f"{runtime.name} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
         )
+
+
+def _may_be_nvidia(device: Device) -> bool:
+    """True for a GPU whose vendor is NVIDIA or not told."""
+    return device.kind == "gpu" and device.vendor in ("NVIDIA", "")
 
 
 def _predict_case(case: _Case, device: Device) -> Prediction:
@@ -175,7 +180,7 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
                 *device.notes,
                 *notes,
                 *interval_notes,
-                *_tf32_note(precision, device, known),
+                *_tf32_note(case, device),
                 *memory_notes(memory, device),
                 ENERGY_NOTE,
             )
@@ -183,13 +188,27 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
     )
 
 
-def _tf32_note(precision: Precision, device: Device, runtime: Runtime) -> tuple[Note, ...]:
+# What the note on TF32 calls the kinds.
+_IN_TF32 = {
+    Kind.CONV: "convolutions",
+    Kind.MATMUL: "products",
+    Kind.ATTENTION: "attention",
+    Kind.RECURRENT: "recurrent layers",
+}
+
+
+def _tf32_note(case: _Case, device: Device) -> tuple[Note, ...]:
     """Tell that fp32 was taken at its word where the runtime would not."""
-    if precision.compute is not DType.FP32 or DType.TF32 not in device.peak_flop_per_s:
+    if DType.TF32 not in device.peak_flop_per_s or not _may_be_nvidia(device):
+        return ()
+    in_fp32 = kinds_computed_in(case.kernels, DType.FP32) & case.runtime.tf32_by_default
+    if not in_fp32:
         return ()
     text = (
-        f"{runtime.name} runs fp32 {runtime.tf32_by_default} in TF32 on {device.name} unless told"
-        " otherwise; predicted in full fp32, ask for tf32 to see the other"
+        f"{case.runtime.name} runs fp32"
+        f" {' and '.join(words for kind, words in _IN_TF32.items() if kind in in_fp32)} in TF32 on"
+        f" {device.name} unless told otherwise; predicted in full fp32, ask for tf32 to see the"
+        " other"
     )
     return (Note("tf32-default", text),)
 

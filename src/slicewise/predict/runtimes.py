@@ -12,6 +12,10 @@ from slicewise.core.errors import UsageError
 from slicewise.core.plugins import did_you_mean
 from slicewise.core.units import MIB
 
+# Kinds that cuDNN and cuBLAS compute; PyTorch allows TF32 in those of cuDNN alone.
+_CUDNN_KINDS = frozenset({Kind.CONV, Kind.RECURRENT})
+_LIBRARY_KINDS = _CUDNN_KINDS | {Kind.MATMUL, Kind.ATTENTION}
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
@@ -19,8 +23,8 @@ class Runtime:
 
     `launch_factor` and `host_factor` multiply the device's own figures. `gpu_speed`: what kernels
     of a kind reach on a GPU over those of eager PyTorch, 1 if absent. `gpu_bytes` and `cpu_bytes`:
-    memory held before any model is loaded. `tf32_by_default`: what the runtime computes in TF32
-    of an fp32 model on a device that can, unless it is told otherwise.
+    memory held before any model is loaded. `tf32_by_default`: the kinds that the runtime computes
+    in TF32 of an fp32 model on an NVIDIA GPU that can, unless it is told otherwise.
     """
 
     name: str
@@ -29,7 +33,7 @@ class Runtime:
     gpu_bytes: int
     cpu_bytes: int
     gpu_speed: Mapping[Kind, float] = field(default_factory=dict)
-    tf32_by_default: str = "convolutions and products"
+    tf32_by_default: frozenset[Kind] = _LIBRARY_KINDS
     nvidia_only: bool = False
 
 
@@ -44,8 +48,8 @@ class Runtime:
 # loops take in, and pools one window a thread: there the fit finds compiled kernels far ahead.
 # The pointwise and reduction kernels of TensorRT come out slow because many of the open engines
 # are older than its fusions.
-# TF32: documented defaults of cuDNN in PyTorch (allow_tf32), of onnxruntime's CUDA provider
-# (use_tf32) and of TensorRT's builder.
+# TF32: documented defaults of cuDNN in PyTorch (torch.backends.cudnn.allow_tf32), of onnxruntime's
+# CUDA provider (use_tf32) and of TensorRT's builder.
 # Memory: our estimate of CUDA context plus loaded libraries; not yet calibrated by measurement.
 _COMPILED = {
     Kind.CONV: 0.97,
@@ -71,8 +75,8 @@ _TENSORRT = {
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("torch-eager", 3.0, 1.0, 480 * MIB, 220 * MIB, {}, "convolutions"),
-        Runtime("torch-compile", 0.42, 1.0, 480 * MIB, 240 * MIB, _COMPILED, "convolutions"),
+        Runtime("torch-eager", 3.0, 1.0, 480 * MIB, 220 * MIB, {}, _CUDNN_KINDS),
+        Runtime("torch-compile", 0.42, 1.0, 480 * MIB, 240 * MIB, _COMPILED, _CUDNN_KINDS),
         Runtime("onnxruntime", 1.1, 1.0, 420 * MIB, 60 * MIB),
         Runtime("tensorrt", 1.1, 0.7, 380 * MIB, 60 * MIB, _TENSORRT, nvidia_only=True),
     )

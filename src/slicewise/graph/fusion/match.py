@@ -32,11 +32,6 @@ def find_expressions(
                 yield row, found
 
 
-def may_occur(text: str, ops: Collection[str]) -> bool:
-    """True where every operator that the expression cannot do without is among `ops`."""
-    return _may_occur(expression(text), ops)
-
-
 def holds(wiring: Wiring, text: str, i: int) -> bool:
     """True where the expression describes node `i`, wired up to its inputs."""
     tree, node = expression(text), wiring.graph.nodes[i]

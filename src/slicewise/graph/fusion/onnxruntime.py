@@ -20,8 +20,8 @@ TABLE = Table(
         "Conv > BatchNormalization",
         "Conv > Mul(w)",
         "Conv > Add(b)",
-        f"Conv > Add(t)? > {_ACTIVATIONS}|HardSwish",
-        "Conv > Add(t)",
+        f"Conv > Add|Sum(t)? > {_ACTIVATIONS}|HardSwish",
+        "Conv > Add|Sum(t)",
         "MatMul(w) > Add(b)",
         f"Gemm > {_ACTIVATIONS}",
         # the scale becomes that of the product, FusedMatMul

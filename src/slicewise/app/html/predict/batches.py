@@ -10,6 +10,7 @@ from slicewise.app.html.predict.sweep import Sweep
 from slicewise.app.html.scale import linear_axis, log_axis, power_axis
 from slicewise.app.words import place
 from slicewise.core.cost import Estimate, Prediction
+from slicewise.core.ties import least
 from slicewise.core.units import format_ms, format_number
 
 _NEAR_BEST = 0.9  # of the highest throughput: the knee that the title names
@@ -122,12 +123,13 @@ def _latency_title(rows: dict[str, list[Prediction]]) -> str:
             f" {format_number(high.latency_ms.value / low.latency_ms.value)} times as long"
         )
     at_one = {name: made[0].latency_ms.value for name, made in rows.items()}
-    quickest = min(at_one, key=lambda name: at_one[name])
+    quickest = least(list(at_one), at_one.__getitem__)
     return f"Batch {low.batch} is quickest on {quickest}: {format_ms(at_one[quickest])}"
 
 
 def _rate_title(rows: dict[str, list[Prediction]]) -> str:
-    best = max((made for line in rows.values() for made in line), key=lambda m: m.throughput_per_s)
+    points = [made for line in rows.values() for made in line]
+    best = least(points, lambda made: -made.throughput_per_s)
     line = next(line for line in rows.values() if best in line)
     knee = next(m for m in line if m.throughput_per_s >= _NEAR_BEST * best.throughput_per_s)
     top = f"{format_number(best.throughput_per_s)} items/s"

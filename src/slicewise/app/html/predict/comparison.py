@@ -8,6 +8,7 @@ from slicewise.app.html.markup import EN_DASH, Content, element, join
 from slicewise.app.html.predict.batches import throughput
 from slicewise.app.words import clean, place
 from slicewise.core.cost import Estimate, Prediction
+from slicewise.core.ties import least
 from slicewise.core.units import format_capacity, format_ms, format_number
 
 DRAWN_ROWS = 40
@@ -17,7 +18,7 @@ def comparison(predictions: Sequence[Prediction]) -> Section:
     """Return the section that compares predictions, in the order given."""
     several_models = len({made.model for made in predictions}) > 1
     several_batches = len({made.batch for made in predictions}) > 1
-    quickest = min(predictions, key=_per_item if several_batches else _latency)
+    quickest = least(predictions, _per_item if several_batches else _latency)
     drawn = predictions[:DRAWN_ROWS]
     # Latencies of unlike batches cannot be held against each other, times per item can.
     ranges = [

@@ -42,6 +42,7 @@ from slicewise.app.words import (
 from slicewise.core.cost import Estimate, Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
+from slicewise.core.ties import least
 from slicewise.core.units import format_capacity, format_ms, format_number, format_scaled
 
 # Beyond these the page would grow slow: the table of all predictions still holds the rest.
@@ -141,8 +142,8 @@ def _answer(made: Prediction) -> Html:
 
 
 def _answer_of_several(predictions: Sequence[Prediction]) -> Html:
-    quickest = min(predictions, key=lambda made: made.latency_ms.value)
-    busiest = max(predictions, key=lambda made: made.throughput_per_s)
+    quickest = least(predictions, lambda made: made.latency_ms.value)
+    busiest = least(predictions, lambda made: -made.throughput_per_s)
     rate = element("strong", f"{format_number(busiest.throughput_per_s)} items/s")
     first = f": {_short_subject(quickest, predictions)}"
     return element(

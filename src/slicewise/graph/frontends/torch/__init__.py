@@ -154,25 +154,6 @@ def read_module(
     return source.bind(binding)
 
 
-def graph_from_exported(
-    exported: Exported,
-    binding: Binding,
-    source: Source,
-    name: str,
-    *,
-    own_batch: int | None = None,
-) -> Graph:
-    """Return the graph of an exported program under `binding`, as one that came from `source`.
-
-    `own_batch` is the batch where the binding does not say; None: 1 where it is free.
-    """
-    if binding.batch_size is None and own_batch is not None:
-        binding = replace(binding, batch_size=own_batch)
-    label = f"model {source.location!r}"
-    graph = _bind_program(exported.program, binding, source, name=name, label=label)
-    return replace(graph, notes=unique_notes((*exported.notes, *graph.notes)))
-
-
 # --- binding
 
 

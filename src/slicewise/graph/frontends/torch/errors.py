@@ -97,6 +97,7 @@ def _of_unknown_class(label: str, does: str, name: str) -> ModelError:
 def _without_kernel(text: str, label: str) -> ModelError:
     match = re.search(r"\b(\w+)(?:::|\.)(\w+)(?:\.\w+)?\b(?=[^\n]*(?:fake|meta))", text)
     match = match or re.search(r"(\w+)::(\w+)", text)
+    match = match or re.search(r"\b(\w+)\.(\w+)\.\w+$", text.partition("\n")[0])
     name = f"{match[1]}::{match[2]}" if match else "a custom operator"
     return ModelError(
         f"{label} calls {name}, for which torch knows no shapes; a custom operator needs a fake"
