@@ -54,6 +54,23 @@ def test_one_prediction_reads_as_agreed(golden: Golden) -> None:
     golden("predict_one.txt", _text(report.predict_report(result, explain=True, width=118)))
 
 
+def test_the_answer_is_never_a_place_where_the_model_may_not_fit_while_another_holds_it() -> None:
+    fast = replace(ON_SLICE, latency_ms=Estimate(0.5, 0.4, 0.6), throughput_per_s=16000.0)
+    result = PredictionSet((MODEL,), (fast, WHOLE))
+    told = _text(report.predict_report(result, explain=False, width=118)).replace("\n", " ")
+    assert told.startswith("Lowest latency 1.88 ms: resnet on tiny-gpu, batch 8.")
+    assert "1 of 2 may not fit into memory and are left out here." in told
+
+
+def test_an_answer_for_too_small_a_memory_says_so_in_the_first_line() -> None:
+    for given, told in (
+        ((ON_SLICE,), "May not fit into memory."),
+        ((ON_SLICE, ON_SLICE), "None is sure to fit into memory."),
+    ):
+        made = report.predict_report(PredictionSet((MODEL,), given), explain=False, width=118)
+        assert told in _text(made).replace("\n", " ")
+
+
 def test_a_table_of_predictions_reads_as_agreed(golden: Golden) -> None:
     other = replace(WHOLE, model="vit", latency_ms=Estimate(0.875, 0.5, 1.25, "roofline"))
     result = PredictionSet(

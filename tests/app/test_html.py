@@ -138,6 +138,20 @@ def test_several_predictions_are_compared_first_and_folded_but_the_first() -> No
     assert "tiny-gpu/1g.10gb" in found.words
 
 
+def test_what_may_not_fit_into_memory_is_not_recommended() -> None:
+    small = replace(
+        ON_SLICE, latency_ms=Estimate(0.5, 0.4, 0.6), throughput_per_s=16000.0,
+        notes=(Note("memory-exceeded", "needs 12.0 GiB, has 10.0 GiB; it does not fit"),),
+    )  # fmt: skip
+    slow = replace(MADE, latency_ms=Estimate(3.0, 2.9, 3.1))
+    one = "".join(_Page(str(predict_page(_given(small, MADE)))).words)
+    assert "1.88 ms" in one.split("left out here")[0]
+    assert "1 of 2 may not fit into memory and are left out here." in one
+    assert "The only one sure to fit into memory: tiny-gpu" in one
+    two = "".join(_Page(str(predict_page(_given(small, MADE, slow)))).words)
+    assert "Quickest of those that fit: tiny-gpu, 1.60 times as fast" in two
+
+
 def test_of_many_predictions_some_are_shown_in_full_and_the_page_says_so() -> None:
     found = _Page(predict_page(_given(*[replace(MADE, batch=i + 1) for i in range(30)])))
     folded = [a for tag, a in found.tags if tag == "details" and a.get("class") == "prediction"]

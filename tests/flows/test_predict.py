@@ -190,3 +190,9 @@ def test_devices_and_graphs_can_be_keys(light: Light) -> None:
     assert len({graph, again}) == 1
     assert len({slicewise.device("t4"), slicewise.device("t4"), slicewise.device("l4")}) == 2
     assert len({*graph.nodes}) == len(graph.nodes)
+
+
+def test_floats_taken_as_quantised_are_noted(light: Light) -> None:
+    for name, told in (("int8", True), ("fp8", True), ("fp16", False)):
+        made = slicewise.predict(light("squeezenet"), device="h100-sxm5-80gb", precision=name)
+        assert ("quantisation-assumed" in {note.code for note in made.notes}) is told

@@ -709,6 +709,10 @@ def test_a_missing_file_is_answered_with_its_neighbours(tmp_path: Path) -> None:
     tiny.save(tiny.small_cnn(), tmp_path / "resnet50.onnx")
     with pytest.raises(ModelError, match=r"no model file .*resnet5.onnx.*did you mean .*resnet50"):
         load(str(tmp_path / "resnet5.onnx"), Binding())
+    (tmp_path / "resnet5.py").touch()
+    with pytest.raises(ModelError) as caught:
+        load(str(tmp_path / "resnet5.pt2"), Binding())
+    assert "resnet5.py" not in str(caught.value)
     with pytest.raises(ModelError, match="there is no folder"):
         load(str(tmp_path / "nowhere" / "m.onnx"), Binding())
     with pytest.raises(ModelError, match="there is no model file"):

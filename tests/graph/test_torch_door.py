@@ -293,6 +293,7 @@ def test_a_shape_that_a_program_refuses_is_told_in_one_line(
     with pytest.raises(ModelError, match="contradicts node 'linear'") as caught:
         read_exported(program, Binding(inputs={"": (2, 5)}), name="net", location="net")
     assert "\n" not in str(caught.value)
+    assert ".;" not in str(caught.value)
     assert not capfd.readouterr().err
 
 

@@ -11,7 +11,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slicewise.app.words import clean, grouped_notes, intervals_sentence, place, subject
+from slicewise.app.words import (
+    clean,
+    doubt_of_memory,
+    eligible,
+    grouped_notes,
+    intervals_sentence,
+    may_not_fit,
+    place,
+    subject,
+)
 from slicewise.core.cost import Estimate, NodeEstimate, Prediction
 from slicewise.core.coverage import Coverage, Support
 from slicewise.core.device import Device, Link
@@ -51,6 +60,7 @@ def predict_report(result: PredictionSet, *, explain: bool, width: int) -> Rende
 
 
 def _answer(predictions: Sequence[Prediction]) -> Text:
+    doubt = doubt_of_memory(predictions)
     if len(predictions) == 1:
         made = predictions[0]
         return Text.assemble(
@@ -58,15 +68,18 @@ def _answer(predictions: Sequence[Prediction]) -> Text:
             (format_ms(made.latency_ms.value), "bold green"),
             f" ({format_ms(made.latency_ms.low)} to {format_ms(made.latency_ms.high)}),"
             f" {format_number(made.throughput_per_s)} items/s",
+            f". {doubt}." if doubt else "",
         )
-    quickest = least(predictions, lambda made: made.latency_ms.value)
-    busiest = least(predictions, lambda made: -made.throughput_per_s)
+    among = eligible(predictions)
+    quickest = least(among, lambda made: made.latency_ms.value)
+    busiest = least(among, lambda made: -made.throughput_per_s)
     return Text.assemble(
         "Lowest latency ",
         (format_ms(quickest.latency_ms.value), "bold green"),
         f": {subject(quickest)}. Highest throughput ",
         (f"{format_number(busiest.throughput_per_s)} items/s", "bold green"),
         f": {subject(busiest)}.",
+        f" {doubt}." if doubt else "",
     )
 
 
@@ -135,8 +148,7 @@ def _columns_that_fit(predictions: Sequence[Prediction], room: int) -> list[_Col
 
 
 def _memory_cell(made: Prediction) -> str:
-    over = any(note.code == "memory-exceeded" for note in made.notes)
-    return format_capacity(made.memory_bytes.value) + (" !" if over else "")
+    return format_capacity(made.memory_bytes.value) + (" !" if may_not_fit(made) else "")
 
 
 def _interval(estimate: Estimate) -> str:

@@ -3,7 +3,7 @@
 Formats only; what is rendered where is the business of `report.py` and `html/`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slicewise.core.cost import Prediction
@@ -65,6 +65,26 @@ def as_argument(model: str) -> str:
 def subject(made: Prediction) -> str:
     """Return 'resnet50 on a100-sxm4-80gb/2g.20gb, batch 8'."""
     return f"{clean(made.model)} on {place(made)}, batch {made.batch}"
+
+
+def may_not_fit(made: Prediction) -> bool:
+    """Tell whether the memory needed, with its interval, goes beyond that of the device."""
+    return any(note.code == "memory-exceeded" for note in made.notes)
+
+
+def eligible(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
+    """Return what an answer may recommend: what fits into memory, or all where nothing does."""
+    return [made for made in predictions if not may_not_fit(made)] or predictions
+
+
+def doubt_of_memory(predictions: Sequence[Prediction]) -> str:
+    """Return what an answer must add about memory: '2 of 3 may not fit into memory', or ''."""
+    doubtful = sum(map(may_not_fit, predictions))
+    if not doubtful:
+        return ""
+    if doubtful < len(predictions):
+        return f"{doubtful} of {len(predictions)} may not fit into memory and are left out here"
+    return "May not fit into memory" if doubtful == 1 else "None is sure to fit into memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.errors import DeviceError, PredictionError, UsageError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
-from slicewise.core.precision import Precision
+from slicewise.core.precision import DType, Precision
 from slicewise.flows.devices import device as find_device
 from slicewise.flows.load import ModelLike, load
 
@@ -217,7 +217,10 @@ def predict_where_possible(
     for target in targets:
         if target.whole not in cards:
             cards.append(target.whole)
-    chosen = [(asked, ()) if asked is not None else _able(own, card) for card in cards]
+    chosen = [
+        (asked, _quantised(own, asked)) if asked is not None else _able(own, card)
+        for card in cards
+    ]
     on_cards: dict[int, Prediction | DeviceError] = {}
     for precision in dict.fromkeys(precision for precision, _ in chosen):
         ready = graph if precision == own else cast(graph, precision)
@@ -251,6 +254,20 @@ def _on_cards(
 
 def _noted(made: Prediction, notes: tuple[Note, ...]) -> Prediction:
     return replace(made, notes=unique_notes((*made.notes, *notes)))
+
+
+_NARROW = frozenset({DType.INT8, DType.FP8, DType.FP4})
+
+
+def _quantised(own: Precision, asked: Precision) -> tuple[Note, ...]:
+    """Tell that a model in floats was taken as if it had been quantised."""
+    if asked.compute not in _NARROW or own.compute in _NARROW:
+        return ()
+    text = (
+        f"the model is in {own.name}; {asked.name} is predicted as if it were quantised whole, all"
+        " products in that type and no conversion between: no runtime does that by itself"
+    )
+    return (Note("quantisation-assumed", text),)
 
 
 def _able(own: Precision, device: Device) -> tuple[Precision, tuple[Note, ...]]:

@@ -214,11 +214,12 @@ def _refuse_missing(path: Path) -> NoReturn:
 
 
 def _near_names(path: Path) -> list[str]:
-    """Return files in the same folder whose names are like the missing one's."""
+    """Return models in the same folder whose names are like the missing one's."""
     try:
         names = [entry.name for entry in os.scandir(path.parent)]
     except OSError:
         return []
+    names = [name for name in names if Path(name).suffix.lower() in _FORMAT_OF_SUFFIX]
     by_fold = {name.casefold(): name for name in sorted(names)}
     near = difflib.get_close_matches(path.name.casefold(), list(by_fold), n=3, cutoff=0.6)
     return [str(path.parent / by_fold[name]) for name in near]

@@ -6,7 +6,7 @@ from slicewise.app.html.blocks import Column, Section, sentence, table
 from slicewise.app.html.charts import Range, intervals
 from slicewise.app.html.markup import EN_DASH, Content, element, join
 from slicewise.app.html.predict.batches import throughput
-from slicewise.app.words import clean, place
+from slicewise.app.words import clean, eligible, may_not_fit, place
 from slicewise.core.cost import Estimate, Prediction
 from slicewise.core.ties import least
 from slicewise.core.units import format_capacity, format_ms, format_number
@@ -18,7 +18,7 @@ def comparison(predictions: Sequence[Prediction]) -> Section:
     """Return the section that compares predictions, in the order given."""
     several_models = len({made.model for made in predictions}) > 1
     several_batches = len({made.batch for made in predictions}) > 1
-    quickest = least(predictions, _per_item if several_batches else _latency)
+    quickest = least(eligible(predictions), _per_item if several_batches else _latency)
     drawn = predictions[:DRAWN_ROWS]
     # Latencies of unlike batches cannot be held against each other, times per item can.
     ranges = [
@@ -54,12 +54,16 @@ def _per_item(made: Prediction) -> float:
 
 
 def _finding(predictions: Sequence[Prediction], per_item: bool) -> str:
-    """Say who is fastest, by how much, and whether the intervals tell the two apart."""
+    """Say who is fastest of those that fit, by how much, and whether the intervals tell the two
+    apart."""
     key = _per_item if per_item else _latency
-    ranked = sorted(predictions, key=key)
-    best, second, last = ranked[0], ranked[1], ranked[-1]
+    ranked = sorted(eligible(predictions), key=key)
+    if len(ranked) == 1:
+        return f"The only one sure to fit into memory: {_name(ranked[0], predictions)}"
+    best, second = ranked[0], ranked[1]
     what = "least time per item" if per_item else "quickest"
-    factor = key(last) / key(best)
+    what += " of those that fit" if len(ranked) < len(predictions) else ""
+    factor = key(ranked[-1]) / key(best)
     scale_best, scale_second = ((m.batch if per_item else 1) for m in (best, second))
     apart = best.latency_ms.high / scale_best < second.latency_ms.low / scale_second
     doubt = "" if apart else ", though its interval overlaps that of the next"
@@ -142,7 +146,7 @@ def _with_interval(estimate: Estimate) -> Content:
 
 
 def _memory(made: Prediction) -> Content:
-    over = any(note.code == "memory-exceeded" for note in made.notes)
+    over = may_not_fit(made)
     figure = format_number(made.memory_bytes.value / 2**30)
     told = element("small", "may not fit" if over else format_capacity(made.memory_bytes.value))
     return join((figure, told if over else None))

@@ -34,6 +34,8 @@ from slicewise.app.words import (
     NoteGroup,
     clean,
     counted,
+    doubt_of_memory,
+    eligible,
     grouped_notes,
     intervals_sentence,
     place,
@@ -142,8 +144,9 @@ def _answer(made: Prediction) -> Html:
 
 
 def _answer_of_several(predictions: Sequence[Prediction]) -> Html:
-    quickest = least(predictions, lambda made: made.latency_ms.value)
-    busiest = least(predictions, lambda made: -made.throughput_per_s)
+    among, doubt = eligible(predictions), doubt_of_memory(predictions)
+    quickest = least(among, lambda made: made.latency_ms.value)
+    busiest = least(among, lambda made: -made.throughput_per_s)
     rate = element("strong", f"{format_number(busiest.throughput_per_s)} items/s")
     first = f": {_short_subject(quickest, predictions)}"
     return element(
@@ -155,6 +158,7 @@ def _answer_of_several(predictions: Sequence[Prediction]) -> Html:
         " and highest throughput " if busiest is quickest else f"{first}. Highest throughput ",
         rate,
         f": {_short_subject(busiest, predictions)}.",
+        f" {doubt}." if doubt else "",
         class_="answer",
     )
 

@@ -184,7 +184,7 @@ def _shape(value: Any) -> Sizes:
 
 
 def _refusal(node: Any, err: BaseException, change: _Change, *, label: str) -> ModelError:
-    line = " ".join(str(err).strip().split("\n")[0].split())[:200]
+    line = " ".join(str(err).strip().split("\n")[0].split())[:200].rstrip(" .")
     place = _model_line(node)
     return ModelError(
         f"{label}: batch {change.new} contradicts node {node.name!r} ({node.target}{place}),"
