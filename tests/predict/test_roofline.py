@@ -131,6 +131,17 @@ class TestRoofline(PredictorLaws):
         if runtime != "tensorrt":
             assert note("AMD") == ""
 
+    def test_a_view_that_has_to_copy_is_a_movement(self) -> None:
+        view = replace(pointwise(1 << 20), kind=Kind.VIEW, work=Work())
+        copy = replace(
+            view, kind=Kind.MOVEMENT, work=Work(read_bytes=1 << 22, write_bytes=1 << 22)
+        )
+        graph, work = as_graph((view, pointwise(1 << 20)))
+        kernels = (Kernel((0,), copy), Kernel((1,), work.nodes[1]))
+        made = predicted(graph, replace(work, kernels=kernels))
+        assert [node.kind for node in made.nodes] == [Kind.MOVEMENT, Kind.ELEMENTWISE]
+        assert made.nodes[0].latency_ms > 0 and made.nodes[0].moved_bytes == 1 << 23
+
     def test_tf32_asked_for_leaves_no_note(self) -> None:
         made = self.predict((_convolution(DType.TF32), product(64, 64, 64, dtype=DType.TF32)))
         assert "tf32-default" not in {note.code for note in made.notes}

@@ -59,7 +59,8 @@ class _Members:
     `kernel` and `node` are indices into the rows and the top-level nodes. `is_split`: the kernel
     has several nodes. `own` are the nodes of the split entries as columns and `own_bytes` what
     they move. `number` is the kernel that each top-level node is launched in, -1 where it launches
-    none itself; `moved_bytes` what each moves, its body included.
+    none itself; `moved_bytes` what each moves, its body included; `kind` what sort of kernel it
+    is: a view that has to copy is a movement.
     """
 
     kernel: Indices
@@ -69,6 +70,7 @@ class _Members:
     own_bytes: Array
     number: list[int]
     moved_bytes: list[int]
+    kind: list[Kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +226,13 @@ def _members(work: GraphWork, rows: Sequence[Row]) -> _Members:
     split: list[bool] = []
     number = [-1] * len(work.nodes)
     moved = [node.work.moved_bytes if node.body else 0 for node in work.nodes]
+    kinds = [node.kind for node in work.nodes]
     for k, row in enumerate(rows):
         if len(row.nodes) == 1:
             pairs.append((k, row.nodes[0]))
             split.append(False)
+            if row.number >= 0 and kinds[row.nodes[0]] is Kind.VIEW:
+                kinds[row.nodes[0]] = row.kernel.kind
         else:
             its = [i for i in row.nodes if work.nodes[i].kind is not Kind.VIEW]
             pairs += [(k, i) for i in its]
@@ -242,7 +247,7 @@ def _members(work: GraphWork, rows: Sequence[Row]) -> _Members:
     its = columns[is_split, 1].tolist()
     own_bytes = np.array([moved[i] for i in its], dtype=np.float64)
     own = tabulate([work.nodes[i] for i in its])
-    return _Members(columns[:, 0], columns[:, 1], is_split, own, own_bytes, number, moved)
+    return _Members(columns[:, 0], columns[:, 1], is_split, own, own_bytes, number, moved, kinds)
 
 
 def _shares(members: _Members, device: Device, count: int) -> Array:
@@ -286,16 +291,17 @@ def _node_estimates(
         _limits(node_ms, padded_ms, compute_ms, memory_ms),
         members.number,
         members.moved_bytes,
+        members.kind,
         alive_bytes,
         strict=True,
     )
     return tuple(
         [
             NodeEstimate(
-                node.name, node.op_type, node.kind, latency, compute, memory, limit,
+                node.name, node.op_type, kind, latency, compute, memory, limit,
                 node.work.flops, moved, number, alive,
             )
-            for node, latency, compute, memory, limit, number, moved, alive in columns
+            for node, latency, compute, memory, limit, number, moved, kind, alive in columns
         ]
     )  # fmt: skip
 
