@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import index as whole_number
 from os import PathLike, fspath
 from pathlib import Path
 from typing import SupportsIndex, TypeVar
@@ -31,7 +30,7 @@ from slicewise.core.graph import Graph
 from slicewise.core.notes import Note
 from slicewise.core.plugins import did_you_mean
 from slicewise.core.precision import Precision
-from slicewise.flows.load import ModelLike
+from slicewise.flows.load import ModelLike, positive
 from slicewise.flows.pareto import costs_of, front_of
 from slicewise.flows.predict import DeviceLike, target_named, told_apart
 from slicewise.flows.sweep import Portion, Sweep, lost_group, portions_of, run_portion
@@ -179,7 +178,7 @@ def _resolve(
     return Sweep(
         models=named,
         targets=_told_apart_by_name([target_named(device) for device in devices]),
-        batches=_once([None if batch is None else _whole(batch) for batch in batches]),
+        batches=_once([None if batch is None else positive("batch", batch) for batch in batches]),
         precisions=_once(asked.precisions),
         runtimes=_once(asked.runtimes),
         dims=dict(asked.dims),
@@ -222,16 +221,6 @@ def _location(model: object) -> str:
             " zoo name, or a graph, as slicewise.load(module, example_inputs=x) returns"
         )
     return fspath(model)
-
-
-def _whole(batch: SupportsIndex) -> int:
-    try:
-        number = 0 if isinstance(batch, bool) else whole_number(batch)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"batch {batch!r} is not a positive whole number; give 1, 8, 32, ...")
-    return number
 
 
 def _refuse_if_none_can_be_read(models: Sequence[str | Graph]) -> None:

@@ -47,7 +47,7 @@ def load(
     >>> len(graph.nodes), graph.parameters, graph.tensors[graph.inputs[0]].shape
     (176, 25557032, (8, 3, 224, 224))
     """
-    batch_size = None if batch is None else _positive("batch", batch)
+    batch_size = None if batch is None else positive("batch", batch)
     for what, given in (("dims", dims), ("inputs", inputs), ("batch_axes", batch_axes)):
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(
@@ -111,7 +111,7 @@ def _shape(name: str, shape: object) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _positive(what: str, value: SupportsIndex) -> int:
+def positive(what: str, value: SupportsIndex) -> int:
     """Return a whole number, numpy's included; `UsageError` for anything else."""
     try:
         number = 0 if isinstance(value, bool) else index(value)

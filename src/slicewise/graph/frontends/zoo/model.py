@@ -98,6 +98,17 @@ def parse(location: str) -> ZooName:
     return ZooName(zoo.strip().lower(), model.strip(), options)
 
 
+def literals(name: ZooName, *, refused: Iterable[str]) -> dict[str, object]:
+    """Return the options as Python values; `UsageError` for those that concern weights."""
+    for key in refused:
+        if key in name.options:
+            raise UsageError(
+                f"{name.label}: option {key!r} concerns weights, which are never loaded; leave it"
+                " out"
+            )
+    return {key: literal(value) for key, value in name.options.items()}
+
+
 def refuse_unknown(name: ZooName, known: Iterable[str]) -> None:
     """Raise `ModelError` with the nearest names if the zoo has no such model."""
     names = list(known)

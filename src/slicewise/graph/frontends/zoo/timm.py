@@ -14,7 +14,7 @@ from slicewise.graph.frontends.zoo.model import (
     InputSpec,
     ZooModel,
     ZooName,
-    literal,
+    literals,
     refuse_option,
     refuse_unknown,
 )
@@ -52,13 +52,7 @@ def build(name: ZooName) -> ZooModel:
         )
     if not is_known(name.model):
         refuse_unknown(ZooName(name.zoo, name.model.partition(".")[0], name.options), names())
-    for key in _REFUSED:
-        if key in name.options:
-            raise UsageError(
-                f"{name.label}: option {key!r} concerns weights, which are never loaded; leave it"
-                " out"
-            )
-    options = {key: literal(value) for key, value in name.options.items()}
+    options = literals(name, refused=_REFUSED)
     module = _created(name, options)
     return ZooModel(
         module,

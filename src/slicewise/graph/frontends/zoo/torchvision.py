@@ -15,7 +15,7 @@ from slicewise.graph.frontends.zoo.model import (
     InputSpec,
     ZooModel,
     ZooName,
-    literal,
+    literals,
     refuse_option,
     refuse_unknown,
 )
@@ -56,13 +56,7 @@ def build(name: ZooName) -> ZooModel:
             " (torchvision.models.detection); such a program cannot be exported as one graph; give"
             " its backbone, or an .onnx file made with torch.onnx.export(dynamo=False)"
         )
-    for key in _WEIGHTS:
-        if key in name.options:
-            raise UsageError(
-                f"{name.label}: option {key!r} concerns weights, which are never loaded; leave it"
-                " out"
-            )
-    options = {key: literal(value) for key, value in name.options.items()}
+    options = literals(name, refused=_WEIGHTS)
     module = _created(name, builder, options)
     shape = (1, *_input_size(name, family, options, module))
     keys = _INPUT_NAMES.get(family, ("input" if family == "segmentation" else "x",))
