@@ -205,6 +205,7 @@ def test_the_same_command_goes_on_after_an_interruption(
         code, out, err = explore(*words)
     assert code == 130 and out == ""
     assert f"24 of 48 points are kept in '{table}.partial'" in err
+    assert "interrupted" in err
     assert not table.exists()
     code, _, err = explore(*words, "--batch", "16")
     assert code == 9 and "--fresh" in err

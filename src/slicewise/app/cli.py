@@ -374,6 +374,9 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
 def run(arguments: list[str]) -> int:
     """Return the exit code of one command line; a user's mistake prints one line on stderr."""
     if sys.stdout is None:  # closed by the caller (>&-)
@@ -381,11 +384,13 @@ def run(arguments: list[str]) -> int:
     _tolerate_any_text()
     try:
         code = app(args=arguments, prog_name="slicewise", standalone_mode=False)
+        if code == _INTERRUPTED:  # newer releases of typer turn Ctrl-C into this
+            return _fail("interrupted", _INTERRUPTED)
         sys.stdout.flush()
     except SlicewiseError as err:
         return _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         _silence_stdout()  # the reader (head, less) went away: not an error
         return 0
@@ -423,7 +428,7 @@ _CLICK_ERRORS: tuple[type[Exception], ...] = (
 
 def _usage(err: Exception) -> int:
     if isinstance(err, typer.Abort):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     show = getattr(err, "format_message", None)
     message = show() if callable(show) else str(err)
     if type(err).__name__ == "NoArgsIsHelpError":
