@@ -3,14 +3,31 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slicewise._version import __version__
+from slicewise.app.arguments import (
+    AsJson,
+    BatchAxes,
+    Batches,
+    Devices,
+    Dims,
+    Explain,
+    Html,
+    Inputs,
+    Models,
+    OneModel,
+    Output,
+    PrecisionOption,
+    RuntimeOption,
+    Strict,
+    Trace,
+)
+from slicewise.app.show import progress as progress_shown
+from slicewise.app.show import show
 from slicewise.core.errors import SlicewiseError, UsageError
 
 app = typer.Typer(
@@ -22,90 +39,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Models = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL", help="Model files (.onnx, .pt2) or zoo names, as in timm:resnet50."
-    ),
-]
-OneModel = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="Model file (.onnx, .pt2) or zoo name, as in timm:resnet50."
-    ),
-]
-Devices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--device",
-        metavar="D[,D...]",
-        help="Devices, slices (a100-sxm4-80gb/2g.20gb), shares (NAME@50%), files (./mine.toml),"
-        " cpu, gpu:0. Default: this machine.",
-    ),
-]
-Batches = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--batch", metavar="N[,N...]", help="Batch sizes. Default: the model's own, or 1."
-    ),
-]
-PrecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        help="fp32, tf32, fp16, bf16, amp, int8, fp8 or nvfp4. Default: the model's own."
-    ),
-]
-RuntimeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="torch-eager, torch-compile, onnxruntime or tensorrt. Default: onnxruntime for ONNX"
-        " models, torch-eager for PyTorch."
-    ),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="[NAME=]SHAPE",
-        help="Whole shape of an input, as in 1x3x224x224; no name is needed if there is one.",
-    ),
-]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension, as in seq=128."),
-]
-BatchAxes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--batch-axis",
-        metavar="[NAME=]AXIS",
-        help="Axis of an input that is the batch, where it is not the leading one; or none.",
-    ),
-]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Show the heaviest operators and what limits them.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Turn notes into one error.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Also write the JSON document here."),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Also write one self-contained page: answer, charts, notes, every node.",
-    ),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Also write the predicted timeline (Perfetto, Chrome)."
-    ),
-]
 
 
 def _version(asked: bool) -> None:
@@ -151,7 +84,7 @@ def predict(
 
     check_outputs((output, html, trace), inputs=models)
     names = options.parse_names("--device", device or [], "a100-sxm4-80gb")
-    with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         asked = PredictOptions(
             precision=precision,
             runtime=runtime,
@@ -187,7 +120,7 @@ def predict(
         console = report.console()
         console.print(report.predict_report(result, explain=explain, width=console.width))
 
-    _show(document, report, as_json=as_json, output=output)
+    show(document, report, as_json=as_json, output=output)
 
 
 @app.command(short_help="Sweep models, devices, batches, precisions; find the Pareto front.")
@@ -260,7 +193,7 @@ def explore(
         dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, workers,
         fresh, csv, output, html,
     )  # fmt: skip
-    with _progress(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))
 
     def document() -> dict[str, object]:
@@ -276,7 +209,7 @@ def explore(
         shown.print(explore_report.explore_report(result, width=shown.width))
 
     if as_json:
-        _show(document, report, as_json=True, output=None)
+        show(document, report, as_json=True, output=None)
     refuse_if_nothing(result)
     if not as_json:
         report()
@@ -311,7 +244,7 @@ def support(
 
         report.console().print(report.support_report(result))
 
-    _show(lambda: documents.support_document(result), report, as_json=as_json, output=None)
+    show(lambda: documents.support_document(result), report, as_json=as_json, output=None)
 
 
 @app.command(short_help="List the devices, or show one with slices and sources.")
@@ -333,40 +266,7 @@ def devices(
         made = report.devices_report(found) if name is None else report.device_report(found[0])
         report.console().print(made)
 
-    _show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
-
-
-def _show(
-    document: Callable[[], dict[str, object]],
-    report: Callable[[], None],
-    *,
-    as_json: bool,
-    output: Path | None,
-) -> None:
-    """Write the document where asked, then print it or the report."""
-    from slicewise.app.documents import encode
-    from slicewise.app.files import write_atomically
-
-    encoded = encode(document()) if as_json or output is not None else b""
-    if output is not None:
-        write_atomically(output, encoded)
-    if as_json:
-        sys.stdout.buffer.write(encoded)
-        sys.stdout.flush()
-    else:
-        report()
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[str], None] | None]:
-    """Yield a reporter of what is being worked on: a spinner on a terminal's stderr, else None."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from slicewise.app.report import console
-
-    with console(stderr=True).status("reading") as status:
-        yield lambda words: status.update(words)
+    show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
 
 
 def main() -> None:

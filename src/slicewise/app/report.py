@@ -55,7 +55,7 @@ def predict_report(result: PredictionSet, *, explain: bool, width: int) -> Rende
     if explain:
         for made in result.predictions:
             parts.extend((Text(), _explanation(made)))
-    parts.extend(_notes([note for made in result.predictions for note in made.notes]))
+    parts.extend(notes_lines([note for made in result.predictions for note in made.notes]))
     return Group(*parts)
 
 
@@ -200,7 +200,7 @@ def _by_limit(made: Prediction) -> Text:
     return Text("time by what limits it: " + ", ".join(words), style="dim")
 
 
-def _notes(notes: Sequence[Note]) -> list[RenderableType]:
+def notes_lines(notes: Sequence[Note]) -> list[RenderableType]:
     """One line for each code, those about the model first; further texts are counted."""
     groups = grouped_notes(notes)
     if not groups:
@@ -248,7 +248,7 @@ def support_report(result: Support) -> RenderableType:
             str(row.count),
             row.coverage.value,
         )
-    return Group(answer, Text(), table, *_notes(result.notes))
+    return Group(answer, Text(), table, *notes_lines(result.notes))
 
 
 def devices_report(devices: Sequence[Device]) -> RenderableType:
@@ -317,7 +317,7 @@ def device_report(device: Device) -> RenderableType:
     sources = [Text(f"  {figure}: {source}") for figure, source in device.sources.items()]
     if sources:
         parts.extend((Text(), Text("Sources", style="bold"), *sources))
-    return Group(*parts, *_notes(notes))
+    return Group(*parts, *notes_lines(notes))
 
 
 def _link(link: Link | None) -> str:

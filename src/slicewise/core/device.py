@@ -3,6 +3,7 @@
 No file is read here (the catalogue does that) and no speed is predicted here.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -114,6 +115,19 @@ class Device:
         if self.profile is not None:
             return self.profile.name
         return None if self.share_percent is None else f"{self.share_percent:g}%"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the figures that tell one device from another of the same name.
+
+        Two machines' processors are both called `cpu`. 64 hexadecimal digits.
+        """
+        told = (
+            self.name, self.title, self.compute_units, self.cache_bytes,
+            sorted((dtype.value, rate) for dtype, rate in self.peak_flop_per_s.items()),
+            self.memory_bandwidth_bytes_per_s,
+        )  # fmt: skip
+        return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def matrix_flop_per_s(self, dtype: DType) -> float | None:
         """Return the dense rate of contractions in `dtype` (operations/s), None if it has none."""

@@ -1,0 +1,90 @@
+"""Arguments and options that several commands share: same option, same name everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL", help="Model files (.onnx, .pt2) or zoo names, as in timm:resnet50."
+    ),
+]
+OneModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model file (.onnx, .pt2) or zoo name, as in timm:resnet50."
+    ),
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        metavar="D[,D...]",
+        help="Devices, slices (a100-sxm4-80gb/2g.20gb), shares (NAME@50%), files (./mine.toml),"
+        " cpu, gpu:0. Default: this machine.",
+    ),
+]
+Batches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batch", metavar="N[,N...]", help="Batch sizes. Default: the model's own, or 1."
+    ),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="fp32, tf32, fp16, bf16, amp, int8, fp8 or nvfp4. Default: the model's own."
+    ),
+]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="torch-eager, torch-compile, onnxruntime or tensorrt. Default: onnxruntime for ONNX"
+        " models, torch-eager for PyTorch."
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="[NAME=]SHAPE",
+        help="Whole shape of an input, as in 1x3x224x224; no name is needed if there is one.",
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension, as in seq=128."),
+]
+BatchAxes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batch-axis",
+        metavar="[NAME=]AXIS",
+        help="Axis of an input that is the batch, where it is not the leading one; or none.",
+    ),
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Show the heaviest operators and what limits them.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Turn notes into one error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Also write the JSON document here."),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Also write one self-contained page: answer, charts, notes, every node.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Also write the predicted timeline (Perfetto, Chrome)."
+    ),
+]

@@ -1,0 +1,1 @@
+"""Commands about running models: measure, campaign, calibrate, check, compare."""
