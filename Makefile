@@ -64,6 +64,12 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.activation_peak
 	$(BIN)/python -m benchmarks.timm_roofline
 	$(BIN)/python -m benchmarks.explore_speed
+	$(BIN)/python -m benchmarks.store_speed
+	$(BIN)/python -m benchmarks.store_kill
+	$(BIN)/python -m benchmarks.measure_trust
+	$(BIN)/slicewise campaign benchmarks/cpu_zoo/spec.yaml
+	$(BIN)/python -m benchmarks.cpu_zoo
+	$(BIN)/python -m benchmarks.gpu_campaign_error
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

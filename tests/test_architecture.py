@@ -28,6 +28,7 @@ ALLOWED = {
     ),
     "onnx": ("graph/", "partition/split.py", "testing/"),
     "msgspec": ("app/", "store/"),
+    "pyarrow": ("store/parquet.py",),
     "typer": ("app/",),
     "rich": ("app/",),
     "yaml": ("app/", "flows/"),

@@ -13,7 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-COMMANDS = ("", "predict", "explore", "support", "devices")
+COMMANDS = (
+    "", "predict", "explore", "support", "devices", "measure", "campaign", "calibrate", "check",
+    "compare", "records", "records list", "records show", "records export", "records import",
+    "records remove",
+)  # fmt: skip
 
 
 def cli_page() -> str:
@@ -23,18 +27,18 @@ def cli_page() -> str:
         "",
         "Generated from `--help` by `make docs-reference`.",
         "",
-        "Exit codes: 0 done, 1 other error, 2 wrong use, 3 model, 4 device, 5 prediction, 9 store"
-        " (the journal of a sweep, the cache of graphs), 130 interrupted.",
+        "Exit codes: 0 done, 1 other error, 2 wrong use, 3 model, 4 device, 5 prediction,"
+        " 7 measurement, 9 store (records, cards, the journal of a sweep), 130 interrupted.",
     ]
     for command in COMMANDS:
-        words = ["slicewise", *([command] if command else [])]
+        words = ["slicewise", *command.split()]
         parts += ["", f"## {' '.join(words)}", "", "```text", _help(command), "```"]
     return "\n".join(parts) + "\n"
 
 
 def _help(command: str) -> str:
     environment = {**os.environ, "COLUMNS": "96", "TERMINAL_WIDTH": "96", "NO_COLOR": "1"}
-    arguments = [sys.executable, "-m", "slicewise", *([command] if command else []), "--help"]
+    arguments = [sys.executable, "-m", "slicewise", *command.split(), "--help"]
     done = subprocess.run(
         arguments, capture_output=True, text=True, check=True, env=environment, cwd=ROOT
     )

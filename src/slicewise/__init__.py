@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slicewise.core.document import ModelInfo, PredictionSet
     from slicewise.core.errors import (
         DeviceError,
+        MeasureError,
         ModelError,
         PredictionError,
         SlicewiseError,
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
     )
     from slicewise.core.exploration import Exploration, ExploredPoint
     from slicewise.core.graph import Graph, Node, Tensor
+    from slicewise.core.measurement import Measurement
     from slicewise.core.notes import Note
+    from slicewise.flows.calibrate import calibrate
+    from slicewise.flows.check import check
     from slicewise.flows.devices import device, devices
     from slicewise.flows.explore import ExploreOptions, explore
     from slicewise.flows.load import load
+    from slicewise.flows.measure import MeasureOptions, measure
     from slicewise.flows.predict import PredictOptions, predict, predict_many
     from slicewise.flows.support import support
 
@@ -43,6 +48,9 @@ __all__ = [
     "ExploreOptions",
     "ExploredPoint",
     "Graph",
+    "MeasureError",
+    "MeasureOptions",
+    "Measurement",
     "MemoryEstimate",
     "ModelError",
     "ModelInfo",
@@ -60,10 +68,13 @@ __all__ = [
     "UsageError",
     "Work",
     "__version__",
+    "calibrate",
+    "check",
     "device",
     "devices",
     "explore",
     "load",
+    "measure",
     "predict",
     "predict_many",
     "support",
@@ -77,6 +88,9 @@ _HOME = {
     "ExploreOptions": "flows.explore",
     "ExploredPoint": "core.exploration",
     "Graph": "core.graph",
+    "MeasureError": "core.errors",
+    "MeasureOptions": "flows.measure",
+    "Measurement": "core.measurement",
     "MemoryEstimate": "core.cost",
     "ModelError": "core.errors",
     "ModelInfo": "core.document",
@@ -93,10 +107,13 @@ _HOME = {
     "Tensor": "core.graph",
     "UsageError": "core.errors",
     "Work": "core.cost",
+    "calibrate": "flows.calibrate",
+    "check": "flows.check",
     "device": "flows.devices",
     "devices": "flows.devices",
     "explore": "flows.explore",
     "load": "flows.load",
+    "measure": "flows.measure",
     "predict": "flows.predict",
     "predict_many": "flows.predict",
     "support": "flows.support",

@@ -88,3 +88,11 @@ Trace = Annotated[
         "--trace", metavar="FILE", help="Also write the predicted timeline (Perfetto, Chrome)."
     ),
 ]
+CardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--card",
+        metavar="FILE|none",
+        help="Device card to predict with, or none. Default: what calibrate kept.",
+    ),
+]

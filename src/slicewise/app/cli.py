@@ -13,6 +13,7 @@ from slicewise.app.arguments import (
     AsJson,
     BatchAxes,
     Batches,
+    CardOption,
     Devices,
     Dims,
     Explain,
@@ -26,6 +27,10 @@ from slicewise.app.arguments import (
     Strict,
     Trace,
 )
+from slicewise.app.measuring.calibrating import calibrate
+from slicewise.app.measuring.commands import campaign, measure
+from slicewise.app.measuring.judging import check, compare
+from slicewise.app.records_command import records_app
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
 from slicewise.core.errors import SlicewiseError, UsageError
@@ -67,6 +72,7 @@ def predict(
     inputs: Inputs = None,
     dim: Dims = None,
     batch_axis: BatchAxes = None,
+    card: CardOption = None,
     explain: Explain = False,
     strict: Strict = False,
     as_json: AsJson = False,
@@ -92,6 +98,7 @@ def predict(
             inputs=options.parse_inputs(inputs or []),
             batch_axes=options.parse_batch_axes(batch_axis or []),
             strict=strict,
+            card=card,
         )
         result = predict_many(
             models,
@@ -267,6 +274,18 @@ def devices(
         report.console().print(made)
 
     show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
+
+
+app.command(short_help="Run a model on this machine: latency, memory, energy.")(measure)
+app.command(short_help="Measure many models under many conditions; goes on where it stopped.")(
+    campaign
+)
+app.command(short_help="Learn from the records of this device, so that predict knows it.")(
+    calibrate
+)
+app.command(short_help="Predict, measure, and explain the difference by operators.")(check)
+app.command(short_help="Tell which of two cases is faster, if either is.")(compare)
+app.add_typer(records_app, name="records")
 
 
 def main() -> None:

@@ -107,7 +107,15 @@ class Infeasible(PartitionError):
 
 
 class MeasureError(SlicewiseError):
-    """A measurement failed."""
+    """A measurement failed.
+
+    >>> import slicewise
+    >>> try:
+    ...     slicewise.calibrate(device="cpu")
+    ... except slicewise.MeasureError as err:
+    ...     print(str(err).partition(",")[0])
+    no record of cpu to calibrate from
+    """
 
     exit_code = 7
 

@@ -16,6 +16,7 @@ EXECUTORS = PluginTable(
     rows={
         "inline": "slicewise.execute.inline:InlineExecutor",
         "local": "slicewise.execute.local:LocalPool",
+        "ray": "slicewise.execute.ray:RayExecutor",
     },
 )
 

@@ -11,9 +11,7 @@ process to look after.
 """
 
 import multiprocessing
-import pickle
 import signal
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,15 +20,13 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from slicewise.core.errors import SlicewiseError, UsageError
+from slicewise.core.errors import SlicewiseError
 from slicewise.core.executor import Done, Item, Result
 from slicewise.execute.inline import InlineExecutor
+from slicewise.execute.portable import UNPICKLABLE, encoded, portable, unsendable
 
 ATTEMPTS = 2  # an item whose worker dies is tried once more
 _GRACE_S = 5.0  # a worker that was told to end and does not is killed
-
-# What pickle raises for things that cannot be sent, by kind of thing.
-_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 
 @dataclass(slots=True)
@@ -124,9 +120,9 @@ def _feed(crew: list[_Worker], items: Sequence[Item], waiting: deque[int]) -> li
                 worker.pipe.send((index, items[index]))
             except OSError:
                 break  # it died meanwhile: reading from its pipe tells
-            except _UNPICKLABLE as err:
+            except UNPICKLABLE as err:
                 worker.item = None
-                refused.append(Done(index, error=_unsendable("item", err)))
+                refused.append(Done(index, error=unsendable("item", err)))
     return refused
 
 
@@ -154,8 +150,8 @@ def _start(function: Callable[[Any], Any]) -> _Worker:
     with _interrupts_held():
         try:
             process.start()
-        except _UNPICKLABLE as err:
-            raise _unsendable("function", err) from err
+        except UNPICKLABLE as err:
+            raise unsendable("function", err) from err
     theirs.close()  # so that the end of the worker is the end of the pipe
     return _Worker(process, ours)
 
@@ -185,40 +181,10 @@ def _serve(pipe: "connection.Connection[Any, Any]", function: Callable[[Any], An
             try:
                 done = Done(index, function(item))
             except Exception as err:
-                done = Done(index, error=_portable(err))
-            pipe.send_bytes(_encoded(done))
+                done = Done(index, error=portable(err))
+            pipe.send_bytes(encoded(done))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent has what it wants, or is gone
-
-
-def _encoded(done: Done[Any]) -> bytes:
-    try:
-        return pickle.dumps(done)
-    except _UNPICKLABLE as err:
-        return pickle.dumps(Done(done.index, error=_unsendable("result", err)))
-
-
-def _portable(error: Exception) -> Exception:
-    """Return the error in a form that can be sent; where it stood is kept as its note."""
-    where = "".join(traceback.format_exception(error))
-    try:
-        sent: Exception = pickle.loads(pickle.dumps(error))
-        assert str(sent) == str(error)
-    except Exception:  # an error of any class may need arguments that only its maker knows
-        sent = _alike(error)
-    sent.add_note(where)
-    return sent
-
-
-def _alike(error: Exception) -> Exception:
-    """Return an error of the nearest class of ours that a message alone makes."""
-    for cls in type(error).__mro__:
-        if issubclass(cls, SlicewiseError):
-            try:
-                return cls(str(error))
-            except TypeError:
-                continue  # wants more than a message: its base says the same
-    return SlicewiseError(f"{type(error).__name__}: {error}")
 
 
 def _dismiss(crew: list[_Worker], *, gently: bool) -> None:
@@ -247,11 +213,4 @@ def _cannot_start(worker: _Worker) -> SlicewiseError:
         f"worker processes cannot start (exit code {worker.process.exitcode}); a script that uses"
         " several workers keeps its own calls under `if __name__ == '__main__':`; or use one"
         " worker"
-    )
-
-
-def _unsendable(what: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"the {what} of this work cannot be sent between processes: {error}; use one worker, or"
-        " name models by their paths"
     )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
-from slicewise.core.cost import Prediction
+from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
 from slicewise.core.errors import DeviceError, PredictionError, UsageError
@@ -16,6 +16,9 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType, Precision
 from slicewise.flows.devices import device as find_device
 from slicewise.flows.load import ModelLike, load
+
+if TYPE_CHECKING:
+    from slicewise.predict.correction import Card
 
 DeviceLike = str | Device
 # Of a graph that has no source to ask.
@@ -26,6 +29,8 @@ DEFAULT_RUNTIME = "onnxruntime"
 class PredictOptions:
     """What all predictions of one call share. `precision` None is the model's own, `runtime` None
     the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch.
+    `card` is the path of a device card; None takes what `calibrate` kept for a device, 'none' no
+    card at all.
 
     >>> import slicewise
     >>> options = PredictOptions(precision="fp16", runtime="tensorrt")
@@ -40,6 +45,7 @@ class PredictOptions:
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     strict: bool = False
+    card: str | None = None
 
 
 def predict(
@@ -201,10 +207,9 @@ def predict_where_possible(
     graph: Graph, targets: Sequence[Device], options: PredictOptions
 ) -> list[Prediction | DeviceError]:
     """Predict one bound graph on every target; a target that cannot run it gets its error."""
-    from slicewise.graph.launch import launch
-    from slicewise.graph.precision import cast, own_precision
-    from slicewise.graph.work import count_work
+    from slicewise.graph.precision import own_precision
     from slicewise.predict._base import load_predictor
+    from slicewise.predict.correction import as_whole
     from slicewise.predict.slice import scale
 
     predictor = load_predictor("roofline")
@@ -213,31 +218,102 @@ def predict_where_possible(
     )
     own = own_precision(graph)
     asked = None if options.precision is None else Precision.named(options.precision)
-    cards: list[Device] = []
-    for target in targets:
-        if target.whole not in cards:
-            cards.append(target.whole)
+    known = cards_of([target.whole for target in targets], options.card)
     chosen = [
-        (asked, _quantised(own, asked)) if asked is not None else _able(own, card)
-        for card in cards
+        (asked, _quantised(own, asked)) if asked is not None else _able(own, target.whole)
+        for target in targets
     ]
-    on_cards: dict[int, Prediction | DeviceError] = {}
-    for precision in dict.fromkeys(precision for precision, _ in chosen):
-        ready = graph if precision == own else cast(graph, precision)
-        work = count_work(ready, compute=None if precision == own else precision.compute)
-        work = launch(ready, work, runtime=runtime)
-        its = [i for i, (its_own, _) in enumerate(chosen) if its_own == precision]
-        run = partial(predictor, ready, work, precision=precision, runtime=runtime)
-        for i, each in zip(its, _on_cards(run, [cards[i] for i in its]), strict=True):
-            on_cards[i] = each if isinstance(each, DeviceError) else _noted(each, chosen[i][1])
-    results: list[Prediction | DeviceError] = []
-    for target in targets:
-        on_card = on_cards[cards.index(target.whole)]
-        if isinstance(on_card, DeviceError) or target.parent is None:
-            results.append(on_card)
+    # A part that was itself measured is predicted as a device of its own, without the slice rule.
+    roads: list[Device] = []
+    corrections: dict[str, Card] = {}
+    for target, (precision, _) in zip(targets, chosen, strict=True):
+        card = known.get(target.whole.name)
+        part = target.slice_name
+        if part is not None and card is not None and card.find(runtime, precision.name, part=part):
+            roads.append(as_whole(target))
+            corrections[target.name] = card.of_part(part)
         else:
-            results.append(scale(on_card, target))
+            roads.append(target.whole)
+            if card is not None:
+                corrections[target.whole.name] = card
+    made: dict[tuple[Device, str], Prediction | DeviceError] = {}
+    for precision in dict.fromkeys(precision for precision, _ in chosen):
+        ready, work = ready_graph(graph, precision, runtime=runtime)
+        its = [
+            road for road, (its_own, _) in zip(roads, chosen, strict=True) if its_own == precision
+        ]
+        its = list(dict.fromkeys(its))
+        run = partial(
+            predictor, ready, work, precision=precision, runtime=runtime, cards=corrections
+        )
+        for road, each in zip(its, _on_cards(run, its), strict=True):
+            made[road, precision.name] = each
+    results: list[Prediction | DeviceError] = []
+    for target, road, (precision, notes) in zip(targets, roads, chosen, strict=True):
+        found = made[road, precision.name]
+        if isinstance(found, DeviceError):
+            results.append(found)
+            continue
+        found = _noted(found, notes)
+        if road is target.whole:
+            results.append(found if target.parent is None else scale(found, target))
+        else:
+            results.append(replace(found, device=target.whole.name, slice=target.slice_name))
     return results
+
+
+def ready_graph(graph: Graph, precision: Precision, *, runtime: str) -> tuple[Graph, GraphWork]:
+    """Return a graph in `precision` and the work of the kernels that `runtime` launches for it."""
+    from slicewise.graph.launch import launch
+    from slicewise.graph.precision import cast, own_precision
+    from slicewise.graph.work import count_work
+
+    is_own = precision == own_precision(graph)
+    ready = graph if is_own else cast(graph, precision)
+    work = count_work(ready, compute=None if is_own else precision.compute)
+    return ready, launch(ready, work, runtime=runtime)
+
+
+def cards_of(devices: Sequence[Device], asked: str | None) -> "dict[str, Card]":
+    """Return the device card of each whole device that has one, by the device's name.
+
+    `asked` is a path, 'none', or None for the cards that `calibrate` keeps. `StoreError` for a
+    card that cannot be read, `UsageError` for one that was asked for and is of another device.
+    """
+    if asked is not None and asked.strip().lower() == "none":
+        return {}
+    from slicewise.predict.cards import find_card, load_card
+
+    unique = {device.name: device for device in devices}
+    if asked is not None:
+        card = load_card(Path(asked))
+        its = {
+            name: card
+            for name, device in unique.items()
+            if (name, device.digest) == (card.device, card.device_digest)
+        }
+        if not its:
+            raise UsageError(
+                f"card {asked!r} is of another {card.device} than any of {', '.join(unique)};"
+                " leave it out, or predict on the machine that it was made on"
+            )
+        return its
+    folder = cards_folder()
+    if folder is None:
+        return {}
+    found = {name: find_card(folder, device) for name, device in unique.items()}
+    return {name: card for name, card in found.items() if card is not None}
+
+
+def cards_folder() -> Path | None:
+    """Return where device cards are kept, None for a user without a home."""
+    from slicewise.core.errors import StoreError
+    from slicewise.store.home import home
+
+    try:
+        return home() / "cards"
+    except StoreError:
+        return None
 
 
 def _on_cards(

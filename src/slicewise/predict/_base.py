@@ -5,7 +5,7 @@ one keeps (`slicewise.testing.predictors` checks them): the latencies of the nod
 add up to `latency_ms.value` exactly; more work is never faster; low <= value <= high.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 from slicewise.core.cost import GraphWork, Prediction
@@ -13,10 +13,14 @@ from slicewise.core.device import Device
 from slicewise.core.graph import Graph
 from slicewise.core.plugins import PluginTable
 from slicewise.core.precision import Precision
+from slicewise.predict.correction import Card
 
 
 class Predictor(Protocol):
-    """Predict one graph on whole devices. The graph is already cast to `precision`."""
+    """Predict one graph on whole devices. The graph is already cast to `precision`.
+
+    `cards` are what calibration learned, by name of device; `source` names the card that was used.
+    """
 
     def __call__(
         self,
@@ -26,6 +30,7 @@ class Predictor(Protocol):
         *,
         precision: Precision,
         runtime: str,
+        cards: Mapping[str, Card] = ...,
     ) -> tuple[Prediction, ...]: ...
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from slicewise.core.cost import Estimate
 from slicewise.core.device import Device
 from slicewise.core.notes import Note
+from slicewise.predict.correction import OUTSIDE_STRETCH, Correction
 
 FULL_SATURATION = 0.5
 
@@ -64,6 +65,15 @@ def latency_interval(
     # The interval always holds the value itself, also where the roofline is biased.
     low, high = min(band.low, 1.0) ** UNSEEN_STRETCH, max(band.high, 1.0) ** UNSEEN_STRETCH
     return Estimate(latency_ms, latency_ms * low, latency_ms * high, source), notes
+
+
+def calibrated_interval(
+    latency_ms: float, correction: Correction, *, times_outside: int, source: str
+) -> Estimate:
+    """Return the latency with the 90 % interval of a correction, wider for each way in which the
+    prediction lies outside of what was measured."""
+    band = correction.band.stretched(OUTSIDE_STRETCH**times_outside)
+    return Estimate(latency_ms, latency_ms * band.low, latency_ms * band.high, source)
 
 
 def _borrowed(kind: str, load: str) -> tuple[ErrorBand, str]:

@@ -15,6 +15,7 @@ from slicewise.core.graph import Graph
 from slicewise.core.notes import Note
 from slicewise.core.units import format_capacity
 from slicewise.predict import workspace
+from slicewise.predict.correction import MemoryCorrection
 from slicewise.predict.lifetimes import Lifetimes, trace
 from slicewise.predict.runtimes import Runtime
 
@@ -77,8 +78,41 @@ def _launched(work: GraphWork, lives: Lifetimes) -> Sequence[tuple[int, NodeWork
     return [(k, kernel.work) for k, kernel in enumerate(work.kernels)]
 
 
-def estimate_memory(footprint: Footprint, device: Device, runtime: Runtime) -> MemoryEstimate:
-    """Return peak bytes of one inference with its 90 % interval."""
+def estimate_memory(
+    footprint: Footprint,
+    device: Device,
+    runtime: Runtime,
+    *,
+    correction: MemoryCorrection | None = None,
+) -> MemoryEstimate:
+    """Return peak bytes of one inference with its 90 % interval.
+
+    Under a correction each part is multiplied by its factor, the runtime holds what was measured,
+    and the interval is that of the measurements.
+    """
+    made = _estimate_alone(footprint, device, runtime)
+    return made if correction is None else corrected(made, correction)
+
+
+def corrected(made: MemoryEstimate, correction: MemoryCorrection) -> MemoryEstimate:
+    """Return the estimate with the factors of a correction on its parts."""
+    weights = round(made.weights * correction.weights)
+    activations = round(made.activations * correction.activations)
+    beside = round(made.workspace * correction.workspace)
+    value = weights + activations + beside + correction.runtime_bytes
+    return MemoryEstimate(
+        value=value,
+        low=max(1, min(value, round(value * correction.band.low))),
+        high=max(value, round(value * correction.band.high)),
+        weights=weights,
+        activations=activations,
+        runtime=correction.runtime_bytes,
+        source=f"{made.source}, measured factors",
+        workspace=beside,
+    )
+
+
+def _estimate_alone(footprint: Footprint, device: Device, runtime: Runtime) -> MemoryEstimate:
     where = (runtime.name, device.kind)
     weights, activations = footprint.weight_bytes, footprint.activation_bytes
     held = runtime.gpu_bytes if device.kind == "gpu" else runtime.cpu_bytes

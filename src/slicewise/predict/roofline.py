@@ -15,11 +15,12 @@ none.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slicewise.core.cost import GraphWork, Kind, NodeEstimate, Prediction
+from slicewise.core.cost import Estimate, GraphWork, Kind, NodeEstimate, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.graph import Graph
@@ -27,8 +28,18 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.precision import DType, Precision
 from slicewise.core.units import GRID_PER_MS, snap_ms
 from slicewise.predict import efficiency
-from slicewise.predict.domain import latency_interval
+from slicewise.predict.correction import (
+    LEAST_PART,
+    Card,
+    Correction,
+    absent_note,
+    correct,
+    outside,
+    outside_note,
+)
+from slicewise.predict.domain import calibrated_interval, latency_interval
 from slicewise.predict.energy import ENERGY_NOTE, estimate_energy
+from slicewise.predict.features import classify
 from slicewise.predict.kernels import (
     Array,
     Indices,
@@ -50,6 +61,7 @@ from slicewise.predict.memory import (
 from slicewise.predict.runtimes import Runtime, runtime_named
 
 SOURCE = "roofline"
+_NO_CARDS: Mapping[str, Card] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,10 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What does not depend on the device: the graph, its kernels, its memory by device kind."""
+    """What does not depend on the device: the graph, its kernels, its memory by device kind.
+
+    `classes` are those of the kernels, told only where there are `cards` (by device name).
+    """
 
     graph: Graph
     work: GraphWork
@@ -85,6 +100,8 @@ class _Case:
     footprints: Mapping[str, Footprint]
     precision: Precision
     runtime: Runtime
+    cards: Mapping[str, Card]
+    classes: Indices
 
 
 def predict_roofline(
@@ -102,9 +119,12 @@ def predict_roofline_on(
     *,
     precision: Precision,
     runtime: str,
+    cards: Mapping[str, Card] = _NO_CARDS,
 ) -> tuple[Prediction, ...]:
     """Return the predicted cost of `graph` on each of several whole devices.
 
+    A device that `cards` has by name is predicted with the corrections of its card; where that
+    lacks the runtime or precision, without, and a Note says so.
     `DeviceError` if a device is a part (scale from its parent), lacks the precision, or cannot run
     the runtime.
     """
@@ -124,6 +144,8 @@ def predict_roofline_on(
         },
         precision=precision,
         runtime=known,
+        cards=cards,
+        classes=classify(graph, rows) if cards else np.zeros(0, dtype=np.int64),
     )
     return tuple(_predict_case(case, device) for device in devices)
 
@@ -143,20 +165,93 @@ def _may_be_nvidia(device: Device) -> bool:
     return device.kind == "gpu" and device.vendor in ("NVIDIA", "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Kernels and host timed on one device, with the card's correction where there is one."""
+
+    times: KernelTimes
+    host_ms: float
+    notes: tuple[Note, ...]
+    card: Card | None = None
+    correction: Correction | None = None
+
+    @property
+    def source(self) -> str:
+        return SOURCE if self.correction is None else f"{SOURCE} + {self._card_name}"
+
+    @property
+    def _card_name(self) -> str:
+        return "" if self.card is None else self.card.name
+
+
+def _timed(case: _Case, device: Device) -> _Timed:
+    costs, notes = unit_costs(case.kernels, device)
+    times = kernel_times(costs, efficiency.RULES[device.kind], case.runtime, device)
+    host_ms = device.host_s * case.runtime.host_factor * 1e3
+    card = case.cards.get(device.name)
+    if card is None:
+        return _Timed(times, snap_ms(host_ms), tuple(notes))
+    correction = card.find(case.runtime.name, case.precision.name)
+    if correction is None:
+        absent = absent_note(card, case.runtime.name, case.precision.name)
+        return _Timed(times, snap_ms(host_ms), (*notes, absent))
+    times = correct(correction, case.kernels, costs, times, classes=case.classes, device=device)
+    host_ms *= max(correction.host, LEAST_PART)
+    return _Timed(times, snap_ms(host_ms), tuple(notes), card, correction)
+
+
+def _latency(
+    case: _Case, device: Device, timed: _Timed, *, latency_ms: float, saturation: float
+) -> tuple[Estimate, tuple[Note, ...]]:
+    """Return the latency with its interval, and what the interval rests on where that is weak."""
+    if timed.card is None or timed.correction is None:
+        return latency_interval(
+            latency_ms,
+            device=device,
+            runtime=case.runtime.name,
+            saturation=saturation,
+            source=timed.source,
+        )
+    reasons = outside(
+        timed.correction,
+        batch=case.graph.batch_size,
+        latency_ms=latency_ms,
+        classes=case.classes,
+        kernel_s=timed.times.launched_s * case.repeats,
+    )
+    estimate = calibrated_interval(
+        latency_ms, timed.correction, times_outside=len(reasons), source=timed.source
+    )
+    return estimate, (outside_note(timed.card, reasons),) if reasons else ()
+
+
+def _energy(
+    nodes: Sequence[NodeEstimate], host_ms: float, latency_ms: Estimate, device: Device,
+    correction: Correction | None,
+) -> Estimate:  # fmt: skip
+    made = estimate_energy(nodes, host_ms, latency_ms, device)
+    if correction is None or correction.energy is None:
+        return made
+    value, band = made.value * correction.energy.factor, correction.energy.band
+    return Estimate(value, value * band.low, value * band.high, f"{made.source}, measured factor")
+
+
 def _predict_case(case: _Case, device: Device) -> Prediction:
     graph, work, known, precision = case.graph, case.work, case.runtime, case.precision
-    costs, notes = unit_costs(case.kernels, device)
-    times = kernel_times(costs, efficiency.RULES[device.kind], known, device)
+    timed = _timed(case, device)
+    times, host_ms, correction = timed.times, timed.host_ms, timed.correction
     footprint = case.footprints[device.kind]
     nodes = _node_estimates(case, times, device, footprint.alive_bytes)
-    host_ms = snap_ms(device.host_s * known.host_factor * 1e3)
     latency_ms = host_ms + sum(node.latency_ms for node in nodes)
     saturated_ms = float(np.sum(times.saturated_s * case.repeats)) * 1e3
     saturation = min(1.0, saturated_ms / max(latency_ms - host_ms, 1e-12))
-    estimate, interval_notes = latency_interval(
-        latency_ms, device=device, runtime=known.name, saturation=saturation, source=SOURCE
+    estimate, interval_notes = _latency(
+        case, device, timed, latency_ms=latency_ms, saturation=saturation
     )
-    memory = estimate_memory(footprint, device, known)
+    memory = estimate_memory(
+        footprint, device, known, correction=None if correction is None else correction.memory
+    )
+    is_metered = correction is not None and correction.energy is not None
     return Prediction(
         model=graph.name,
         device=device.name,
@@ -168,11 +263,11 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
         flops=work.total.flops,
         latency_ms=estimate,
         throughput_per_s=graph.batch_size / latency_ms * 1e3,
-        energy_j=estimate_energy(nodes, host_ms, estimate, device),
+        energy_j=_energy(nodes, host_ms, estimate, device, correction),
         memory_bytes=memory,
         compute_utilisation=_utilisation(work, latency_ms, device.peak_for(precision)),
         saturation=saturation,
-        source=SOURCE,
+        source=timed.source,
         host_ms=host_ms,
         nodes=nodes,
         notes=unique_notes(
@@ -180,11 +275,11 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
                 *graph.notes,
                 *work.notes,
                 *device.notes,
-                *notes,
+                *timed.notes,
                 *interval_notes,
                 *_tf32_note(case, device),
                 *memory_notes(memory, device),
-                ENERGY_NOTE,
+                *(() if is_metered else (ENERGY_NOTE,)),
             )
         ),
     )

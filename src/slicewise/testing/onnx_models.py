@@ -75,6 +75,18 @@ def save(model_proto: onnx.ModelProto, path: Path) -> str:
     return str(path)
 
 
+def filled(model_proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with numbers in its weights, so that a runtime can run it."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    for tensor in model_proto.graph.initializer:
+        if tensor.data_type == FLOAT and not tensor.raw_data and not tensor.float_data:
+            values = random.standard_normal(tuple(tensor.dims), dtype=np.float32)
+            tensor.raw_data = (0.1 * values).tobytes()
+    return model_proto
+
+
 def small_cnn(*, batch: Dim = "batch", opset: int = OPSET) -> onnx.ModelProto:
     """Return Conv 3x3 (3 -> 8, stride 2), BatchNormalization, Relu, pool, Gemm (8 -> 10).
 

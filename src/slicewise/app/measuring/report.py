@@ -8,7 +8,7 @@ from rich.text import Text
 
 from slicewise.app.report import notes_lines
 from slicewise.app.words import clean, counted
-from slicewise.core.measurement import Measurement, Outcome
+from slicewise.core.measurement import Measurement
 from slicewise.core.units import format_capacity, format_ms, format_number
 
 HEAVIEST = 10
@@ -17,7 +17,10 @@ HEAVIEST = 10
 def measure_report(measurements: Sequence[Measurement], *, kept: str) -> RenderableType:
     """Return the report of `slicewise measure`; `kept` says where the records are."""
     parts: list[RenderableType] = [_answer(measurements), Text(), _table(measurements)]
-    parts.append(Text(_how(measurements), style="dim"))
+    failures = dict.fromkeys(made.error for made in measurements if made.latency_ms is None)
+    if len(failures) < len(measurements):  # else the answer has said it
+        parts.extend(Text(f"failed: {clean(error)}") for error in failures)
+        parts.append(Text(_how(measurements), style="dim"))
     if kept:
         parts.append(Text(kept, style="dim"))
     for made in measurements:
@@ -73,8 +76,7 @@ def _table(measurements: Sequence[Measurement]) -> Table:
     for made in measurements:
         latency = made.latency_ms
         if latency is None:
-            shown = f"{made.outcome}: {clean(made.error)}"
-            table.add_row(where(made), str(made.batch), "-", shown)
+            table.add_row(where(made), str(made.batch), "-", made.outcome.value)
             continue
         table.add_row(
             where(made),
@@ -124,8 +126,3 @@ def _operators(made: Measurement) -> RenderableType:
         table.add_row(f"{len(rest)} more", "", format_number(rest_ms), share, "")
     title = Text(f"batch {made.batch}: heaviest operators by the runtime's profiler", style="bold")
     return Group(title, table)
-
-
-def outcomes_line(outcomes: dict[Outcome, int]) -> str:
-    """Return '12 ok, 1 crashed' for the outcomes of a campaign."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "none"

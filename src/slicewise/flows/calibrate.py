@@ -1,0 +1,246 @@
+"""`calibrate`: the records of this device -> a device card that `predict` uses."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slicewise.core.device import Device
+from slicewise.core.errors import MeasureError, SlicewiseError, StoreError
+from slicewise.core.graph import Graph
+from slicewise.core.measurement import Measurement
+from slicewise.core.notes import Note
+from slicewise.core.precision import Precision
+from slicewise.flows.load import load
+from slicewise.flows.measure import is_usable, part_of, target_here
+from slicewise.flows.predict import cards_folder, ready_graph
+
+if TYPE_CHECKING:
+    from slicewise.predict.calibrate import CalibrationCase
+    from slicewise.predict.correction import Card
+
+FamilyOf = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A card, where it is kept ('' where it is not), and what of the records it was made from.
+
+    `used` of `found` records went in; notes say why others did not.
+    """
+
+    card: "Card"
+    path: str
+    used: int
+    found: int
+    notes: tuple[Note, ...] = ()
+
+
+def calibrate(
+    *,
+    device: str | None = None,
+    store: Path | None = None,
+    campaign: str | None = None,
+    keep: bool = True,
+    family_of: FamilyOf | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Calibration:
+    """Return the card of this machine's device, learned from its records, and keep it.
+
+    Of repeats of one case the median goes in; records of another device of the same name are left
+    out. `family_of` groups models that resemble each other by where they come from; they are held
+    out together when errors are told. `MeasureError` where no record can be used.
+
+    >>> import slicewise
+    >>> try:
+    ...     found = slicewise.calibrate(device="cpu", keep=False)
+    ... except slicewise.MeasureError as err:
+    ...     print(str(err).partition(" from,")[0])
+    no record of cpu to calibrate
+    """
+    from slicewise.predict.calibrate import fit_card
+    from slicewise.predict.cards import save_card
+
+    target = target_here(device)
+    records = _records(target.device, store, campaign)
+    usable, notes = _of_this_device(records, target.device)
+    cases, more = cases_of(
+        usable, target.device, family_of=family_of or family_of_location, progress=progress
+    )
+    if not cases:
+        reasons = "; ".join(note.text for note in (*notes, *more))
+        raise MeasureError(
+            f"no record of {target.device.name} to calibrate from, given {len(records)} records"
+            f"{f' ({reasons})' if reasons else ''}; measure some models first, as in `slicewise"
+            " measure timm:resnet18`, or run a campaign"
+        )
+    card = fit_card(
+        cases,
+        device=target.device,
+        environment=usable[-1].environment,
+        made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        progress=progress,
+    )
+    path = ""
+    if keep:
+        folder = cards_folder()
+        if folder is None:
+            raise StoreError("there is no folder to keep the card in; set SLICEWISE_HOME to one")
+        path = str(save_card(card, folder))
+    return Calibration(card, path, len(cases), len(records), (*notes, *more))
+
+
+def _records(device: Device, store: Path | None, campaign: str | None) -> list[Measurement]:
+    """Return the measurements of devices of this name, oldest first."""
+    from slicewise.flows.records import default_store
+    from slicewise.store.records import RecordStore
+
+    path = store or default_store()
+    if store is None and not path.exists():
+        return []
+    with RecordStore(path, read_only=True) as records:
+        found = records.find(device=device.name, campaign=campaign)
+        return [record.measurement for record in found]
+
+
+def _of_this_device(
+    measurements: Sequence[Measurement], device: Device
+) -> tuple[list[Measurement], tuple[Note, ...]]:
+    """Return the measurements with a latency on this very device; Notes count the others."""
+    notes = []
+    ours = [each for each in measurements if each.device_digest == device.digest]
+    if len(ours) < len(measurements):
+        count = len(measurements) - len(ours)
+        text = f"{count} records are of another {device.name} than this machine's; left out"
+        notes.append(Note("records-of-another-device", text))
+    usable = [each for each in ours if is_usable(each)]
+    if len(usable) < len(ours):
+        text = f"{len(ours) - len(usable)} records have no latency (crashed, refused ...)"
+        notes.append(Note("records-without-latency", text))
+    return usable, tuple(notes)
+
+
+def cases_of(
+    measurements: Sequence[Measurement],
+    device: Device,
+    *,
+    family_of: FamilyOf,
+    progress: Callable[[str], None] | None = None,
+) -> "tuple[list[CalibrationCase], tuple[Note, ...]]":
+    """Return a case for each set of repeats: the graph read again, its kernels counted.
+
+    A model that cannot be read any more, or is another one by now, is left out with a Note.
+    """
+    from slicewise.predict.calibrate import CalibrationCase
+    from slicewise.predict.correction import as_whole
+
+    cases: list[CalibrationCase] = []
+    notes: list[Note] = []
+    for made, graph in _with_graphs(_middle_of_repeats(measurements), notes, progress):
+        precision = Precision.named(made.precision)
+        part = part_of(device, made)
+        try:
+            ready, work = ready_graph(graph, precision, runtime=made.runtime)
+        except SlicewiseError as err:
+            notes.append(Note("record-unusable", f"{made.model}: {err}"))
+            continue
+        assert made.latency_ms is not None
+        cases.append(
+            CalibrationCase(
+                ready,
+                work,
+                as_whole(part),
+                part.slice_name,
+                made.runtime,
+                precision,
+                made.latency_ms.value,
+                made.memory,
+                made.energy_j,
+                family_of(made.location),
+                made.nodes,
+            )
+        )
+    return cases, tuple(notes)
+
+
+def _middle_of_repeats(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return one measurement for each case: of repeats the one with the middle latency.
+
+    Versions of packages do not tell cases apart: the newest environment wins.
+    """
+    groups: dict[tuple[object, ...], list[Measurement]] = {}
+    for each in measurements:
+        case = (
+            each.digest, each.location, each.slice, each.mechanism, each.runtime, each.batch,
+            each.precision, each.threads, tuple(sorted(each.options.items())),
+        )  # fmt: skip
+        groups.setdefault(case, []).append(each)
+    chosen = []
+    for repeats in groups.values():
+        newest = repeats[-1].environment.digest
+        alike = [each for each in repeats if each.environment.digest == newest]
+        chosen.append(sorted(alike, key=_latency_ms)[(len(alike) - 1) // 2])
+    return chosen
+
+
+def _latency_ms(made: Measurement) -> float:
+    assert made.latency_ms is not None
+    return made.latency_ms.value
+
+
+def _with_graphs(
+    measurements: Sequence[Measurement],
+    notes: list[Note],
+    progress: Callable[[str], None] | None,
+) -> Iterable[tuple[Measurement, Graph]]:
+    """Yield each measurement with its graph; measurements of one graph come together."""
+    ordered = sorted(measurements, key=lambda each: (each.location, each.digest, each.batch))
+    last: tuple[object, ...] | None = None
+    graph: Graph | None = None
+    for made in ordered:
+        asked = (made.location, made.digest, made.batch)
+        if asked != last:
+            last = asked
+            if progress is not None:
+                progress(f"reading {made.model}, batch {made.batch}")
+            graph = _graph_of(made, notes)
+        if graph is not None:
+            yield made, graph
+
+
+def _graph_of(made: Measurement, notes: list[Note]) -> Graph | None:
+    """Return the graph of a record, None with a Note where it is not to be had."""
+    try:
+        graph = load(
+            made.location,
+            batch=made.batch,
+            dims=made.binding.dims,
+            inputs=made.binding.inputs,
+            batch_axes=made.binding.batch_axes,
+        )
+    except SlicewiseError as err:
+        notes.append(Note("record-unusable", f"{made.model} cannot be read again: {err}"))
+        return None
+    if graph.digest != made.digest:
+        text = f"{made.model} is another model now than when it was measured; left out"
+        notes.append(Note("record-stale", text))
+        return None
+    return graph
+
+
+def family_of_location(location: str) -> str:
+    """Return what models of one family have in common in their names: its letters before a digit.
+
+    >>> [family_of_location(n) for n in ("timm:resnet50", "timm:vit_base_patch16", "a/net-2.onnx")]
+    ['resnet', 'vit', 'net']
+    """
+    name = re.split(r"[:/\\\\]", location.partition("?")[0])[-1].lower()
+    found = re.match(r"[a-z]+", name.removeprefix("tf_").removeprefix("legacy_"))
+    return found[0] if found is not None else name
+
+
+def families(table: Mapping[str, str]) -> FamilyOf:
+    """Return a function that looks families up by location, and goes by the name where absent."""
+    return lambda location: table.get(location) or family_of_location(location)

@@ -1,0 +1,221 @@
+"""`measure`: a model x batches, run on this machine, each in a process of its own, and kept."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import SupportsIndex
+
+from slicewise.core.device import Device
+from slicewise.core.errors import DeviceError, UsageError
+from slicewise.core.graph import Graph
+from slicewise.core.measurement import Job, Measurement, Outcome, Protocol, Subject
+from slicewise.core.precision import Precision
+from slicewise.core.share import Mechanism, Share
+from slicewise.flows.load import ModelLike, load, positive
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """How models are run. None: the model's own runtime and precision, a thread for each core.
+
+    `share` is '50' (percent), 'cores:0-1', 'mps:25', 'green:25' or 'mig:MIG-UUID'.
+    `runtime_options` are settings of the runtime. `profile` also times single operators.
+
+    >>> MeasureOptions(runtime="onnxruntime", threads=1).protocol.relative_width
+    0.02
+    """
+
+    runtime: str | None = None
+    precision: str | None = None
+    threads: int | None = None
+    share: str | None = None
+    runtime_options: Mapping[str, str] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    protocol: Protocol = field(default_factory=Protocol)
+    profile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a measurement runs: 'cpu' or 'gpu:N', the device that this is, and the part of it."""
+
+    place: str
+    device: Device
+    share: Share | None = None
+    slice: str | None = None
+
+
+def measure(
+    model: ModelLike,
+    *,
+    device: str | None = None,
+    batches: Sequence[SupportsIndex | None] = (None,),
+    options: MeasureOptions | None = None,
+    keep: bool = True,
+    store: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[Measurement, ...]:
+    """Return one measurement of the model for each batch, run on this machine.
+
+    `device` is 'cpu' or 'gpu:N'; None is the first GPU, or the CPU. Each runs in a process of its
+    own: a crash or lack of memory is a measurement with that outcome. All are kept in the record
+    store (`store`, default `$SLICEWISE_HOME/records.sqlite`) unless `keep` is false.
+    `UsageError`, `DeviceError`, `ModelError` for what cannot be asked.
+
+    >>> from slicewise.core.measurement import Protocol
+    >>> quick = MeasureOptions(threads=1, protocol=Protocol(min_samples=3, budget_s=0.1))
+    >>> (made,) = measure(model, device="cpu", batches=[1], options=quick, keep=False)
+    >>> made.runtime, made.latency_ms.low <= made.latency_ms.value <= made.latency_ms.high
+    ('onnxruntime', True)
+    """
+    asked = options or MeasureOptions()
+    if not batches:
+        raise UsageError("measure needs at least one batch; give batches=[1]")
+    target = target_here(device, share=asked.share)
+    made: list[Measurement] = []
+    for job in jobs_of(model, target, batches, options=asked, progress=progress):
+        if progress is not None:
+            progress(f"{job.subject.name}, batch {job.batch}")
+        measurement = run_job(job)
+        if keep:
+            keep_one(measurement, store)
+        made.append(measurement)
+    return tuple(made)
+
+
+def target_here(device: str | None, *, share: str | None = None) -> Target:
+    """Return this machine's CPU or GPU and the part of it that a share names.
+
+    `DeviceError` for a device that is not here: measuring runs where one is.
+    """
+    from slicewise.hardware.probe import probe_cpu, probe_gpu, probe_gpus
+    from slicewise.measure.quiet import bound_cores
+    from slicewise.measure.shares._base import resolve_share
+
+    text = "" if device is None else device.strip().lower()
+    if not text:
+        text = "gpu:0" if probe_gpus() else "cpu"
+    if text == "cpu":
+        found = probe_cpu()
+    elif text.startswith("gpu:") and text[4:].isdigit():
+        found = probe_gpu(int(text[4:]))
+    else:
+        raise DeviceError(
+            f"device {device!r} cannot be measured: a measurement runs on this machine; give cpu"
+            " or gpu:0, with --share 50 for a part of it; predict answers for other devices"
+        )
+    if share is None:
+        return Target(text, found)
+    its, part = resolve_share(share, device=text, cores=bound_cores())
+    return Target(text, found, its, part)
+
+
+def jobs_of(
+    model: ModelLike,
+    target: Target,
+    batches: Sequence[SupportsIndex | None],
+    *,
+    options: MeasureOptions,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Job]:
+    """Yield the job of each batch: the graph is read, the model made ready to be opened."""
+    from slicewise.graph.precision import own_precision
+    from slicewise.measure.runtimes._base import load_runtime
+
+    if options.precision is not None:
+        Precision.named(options.precision)
+    threads = None if options.threads is None else positive("threads", options.threads)
+    # before the model is read, so that a wrong name costs no seconds
+    named = None if options.runtime is None else load_runtime(options.runtime)
+    graph: Graph | None = None
+    for batch in batches:
+        if progress is not None:
+            progress(f"reading {model if isinstance(model, str) else type(model).__name__}")
+        if graph is None:
+            graph = load(
+                model,
+                batch=batch,
+                dims=options.dims,
+                inputs=options.inputs,
+                batch_axes=options.batch_axes,
+            )
+        else:
+            graph = load(graph, batch=batch)
+        runtime = named or load_runtime(default_runtime(graph))
+        kind = "cpu" if target.place == "cpu" else "gpu"
+        if kind not in runtime.devices:
+            raise UsageError(
+                f"runtime {runtime.name} does not run on a {kind}, given {target.place}; it runs"
+                f" on {', '.join(sorted(runtime.devices))}"
+            )
+        precision = options.precision or own_precision(graph).name
+        yield Job(
+            _subject(graph, sorted(runtime.forms), precision=precision),
+            runtime.name,
+            graph.batch_size,
+            precision=precision,
+            device=target.place,
+            device_name=target.device.name,
+            device_digest=target.device.digest,
+            threads=threads,
+            share=target.share,
+            slice=target.slice,
+            options=dict(options.runtime_options),
+            protocol=options.protocol,
+            profile=options.profile,
+        )
+
+
+def default_runtime(graph: Graph) -> str:
+    """Return the runtime that a model of this source runs on unless told otherwise."""
+    return "onnxruntime" if graph.source is None else graph.source.runtime
+
+
+def _subject(graph: Graph, forms: Sequence[str], *, precision: str) -> Subject:
+    from slicewise.flows.subject import subject_of
+    from slicewise.store.home import home
+
+    # A PyTorch model stays what it is where the runtime takes it.
+    own = "onnx" if graph.source is None or graph.source.runtime == "onnxruntime" else "torch"
+    form = own if own in forms else forms[0]
+    return subject_of(graph, form=form, precision=precision, exports=home() / "exports")
+
+
+def run_job(job: Job) -> Measurement:
+    """Return the measurement of one job, taken in a child process that is bound to its share."""
+    from slicewise.measure.child import measure_apart
+
+    return measure_apart(job)
+
+
+def keep_one(measurement: Measurement, store: Path | None, *, campaign: str = "") -> int:
+    """Add a measurement to the record store and return its number there."""
+    from slicewise.store.records import RecordStore
+
+    with RecordStore(store) as records:
+        return records.add(measurement, campaign=campaign)
+
+
+def part_of(device: Device, measurement: Measurement) -> Device:
+    """Return the device that a measurement ran on, as one of its own: a share's figures where it
+    ran on a share, those of as many cores as it had threads.
+
+    The parent is dropped: a share that was measured needs no rule that scales.
+    """
+    if measurement.mechanism == Mechanism.MIG and measurement.slice is not None:
+        return replace(device.slice(measurement.slice), parent=None)
+    percent = 100.0
+    if measurement.slice is not None:
+        percent = float(measurement.slice.rstrip("%"))
+    if device.kind == "cpu":
+        # a hair more, so that 2 of 3 cores stay 2 when the share is cut to whole ones
+        threads = 100.0 * measurement.threads / device.compute_units + 1e-9
+        percent = min(percent, threads)
+    return device if percent >= 100 else replace(device.share(percent), parent=None)
+
+
+def is_usable(measurement: Measurement) -> bool:
+    """True for a measurement that has a latency."""
+    return measurement.outcome is Outcome.OK and measurement.latency_ms is not None

@@ -1,0 +1,1 @@
+"""Taking measurements: runtimes, meters, shares, and the protocol that samples them."""

@@ -1,0 +1,1 @@
+"""Runtimes: what opens a model and runs it. A door for frameworks."""

@@ -1,0 +1,91 @@
+"""What a runtime is and which ones exist. `slicewise.testing.runtimes` checks the laws.
+
+A runtime opens a model in this process and gives a session; it takes no time and keeps no
+record, which is the harness's work. Frameworks are imported inside functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slicewise.core.measurement import NodeTime, Subject
+from slicewise.core.notes import Note
+from slicewise.core.plugins import PluginTable
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a runtime is set up. `device` is 'cpu' or 'gpu:N'; `threads` for the work inside an
+    operator; `options` are the runtime's own, checked by it."""
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: str = "fp32"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Session(Protocol):
+    """A model that is ready to run with the inputs it was opened with."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What was assumed or replaced on the way."""
+
+    def run(self) -> None:
+        """Run the model once and return when its outputs are there: on a GPU, after the sync."""
+
+    def outputs(self) -> tuple[NDArray[np.generic], ...]:
+        """Run once and return the outputs, floats as float32."""
+
+    def profile(self, runs: int) -> tuple[NodeTime, ...]:
+        """Return the mean time of each operator over `runs` runs by the runtime's own profiler.
+
+        `MeasureError` if the runtime has none.
+        """
+
+    def close(self) -> None:
+        """Free what the session holds; a second call does nothing."""
+
+
+class Runtime(Protocol):
+    """A runtime. `forms` are those of `Subject.form` that it takes; `devices` 'cpu', 'gpu'."""
+
+    name: str
+    forms: frozenset[str]
+    devices: frozenset[str]
+
+    def load(self) -> Mapping[str, str]:
+        """Import the framework and return the versions of the packages that run the model.
+
+        `MissingDependency` names the extra where one is absent.
+        """
+
+    def open(
+        self, subject: Subject, values: Sequence[NDArray[np.generic]], setup: Setup
+    ) -> Session:
+        """Return a session for the subject, with `values` as its inputs in order.
+
+        `MeasureError` where the runtime does not run this model, `UsageError` for an option that
+        it does not know or a precision that it does not have; foreign errors are mapped here.
+        `MemoryError` where memory ran out.
+        """
+
+
+RUNTIMES = PluginTable(
+    what="runtime to measure with",
+    rows={
+        "onnxruntime": "slicewise.measure.runtimes.onnxruntime:RUNTIME",
+        "torch-eager": "slicewise.measure.runtimes.torch:EAGER",
+        "torch-compile": "slicewise.measure.runtimes.torch:COMPILED",
+        "openvino": "slicewise.measure.runtimes.openvino:RUNTIME",
+        "null": "slicewise.measure.runtimes.null:RUNTIME",
+    },
+)
+
+
+def load_runtime(name: str) -> Runtime:
+    """Return the runtime called `name`; `UsageError` lists the known ones."""
+    return cast(Runtime, RUNTIMES.load(name))
