@@ -114,6 +114,10 @@ protocol: {budget_s: 2, min_samples: 5, relative_width: 0.01}
         ("models: [a]\nprotocol: {budget: 3}\n", r"'budget' is unknown.*budget_s"),
         ("models: [a]\nprotocol: {min_samples: 900}\n", "min_samples 900 is over max_samples"),
         ("models: [{model: a, dims: 3}]\n", "dims is no mapping"),
+        ("models: [a]\nname: ''\n", "line 2: name is empty"),
+        ("models: [a]\nbatch: 9999999999\n", "line 2: batch 9999999999 is over"),
+        ("models: [a]\nrepeats: 9999999999\n", "line 2: repeats 9999999999 is over"),
+        ("models: [a]\nprotocol: {budget_s: .inf}\n", "budget_s inf is not a number over 0"),
     ],
 )
 def test_a_spec_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:

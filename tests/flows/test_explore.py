@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,11 +135,11 @@ def test_a_fault_in_the_house_is_the_reason_of_its_rows_only(
     true = predict_where_possible
 
     def faulty(
-        graph: Graph, targets: Sequence[Device], options: PredictOptions
+        graph: Graph, targets: Sequence[Device], options: PredictOptions, **more: Any
     ) -> Sequence[Prediction | DeviceError]:
         if options.precision == "fp16":
             raise ZeroDivisionError("division by zero")
-        return true(graph, targets, options)
+        return true(graph, targets, options, **more)
 
     monkeypatch.setattr(sweep, "predict_where_possible", faulty)
     options = ExploreOptions(precisions=["fp16", "fp32"])

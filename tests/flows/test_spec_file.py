@@ -34,6 +34,9 @@ def test_entries_know_their_lines(tmp_path: Path) -> None:
         ("just words", r"spec is 'just words'"),
         ("? [1, 2]\n: 3\n", "a name in spec is no text"),
         ("a: &x [*x]\n", "contains itself"),
+        ("a: 2026-02-30\n", "line 1: '2026-02-30' in a is no value"),
+        ("a: !!int x\n", "is no value that YAML knows"),
+        ("a: !!bool x\n", "is no value that YAML knows"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:

@@ -72,6 +72,20 @@ def test_a_crash_is_a_measurement_that_says_how(options: dict[str, Any], words: 
     assert made.seconds > 0
 
 
+def test_what_was_said_while_this_process_was_stopped_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = child._Child.begin
+
+    def stopped(self: Any, payload: bytes) -> None:
+        begin(self, payload)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self._end = time.monotonic() - 1.0
+
+    monkeypatch.setattr(child._Child, "begin", stopped)
+    assert _apart().outcome is Outcome.OK
+
+
 def test_a_hang_is_ended_at_the_limit() -> None:
     made = _apart(replace(QUICK, time_limit_s=1.5), hang="1", chatter="waiting for a lock")
     assert made.outcome is Outcome.TIMED_OUT

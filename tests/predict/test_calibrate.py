@@ -18,6 +18,7 @@ from slicewise.predict import fitting
 from slicewise.predict.calibrate import CalibrationCase, fit_card
 from slicewise.predict.correction import Band, Card, Correction, Errors, Range, as_whole
 from slicewise.predict.features import CLASS_NAMES, CLASSES, FEATURES
+from slicewise.predict.operators import OperatorTime, Profiled, operator_rows
 from slicewise.predict.roofline import predict_roofline_on
 from slicewise.testing import predictors
 from slicewise.testing.predictors import as_graph, pointwise, tiny_gpu
@@ -313,3 +314,89 @@ def test_no_measurement_is_refused() -> None:
 def test_a_latency_that_cannot_be_is_refused(latency_ms: float) -> None:
     with pytest.raises(MeasureError, match=r"latency_ms .* cannot be measured"):
         _fit([case(1, lambda made: latency_ms)])
+
+
+# --- times of single operators
+
+
+def _operators(seed: int, factors: dict[Kind, float], *, noise: float = 0.0) -> CalibrationCase:
+    """Return a case that carries a profile: each kernel's own distorted time, and some noise."""
+    one = case(seed, distorted(factors))
+    made = _predict(seed, None, batch=one.graph.batch_size)
+    drawn = np.exp(np.random.default_rng(seed).normal(0, noise, len(made.nodes)))
+    times = tuple(
+        OperatorTime((k,), node.latency_ms * factors.get(node.kind, 1.0) * float(off))
+        for k, (node, off) in enumerate(zip(made.nodes, drawn, strict=True))
+    )
+    return replace(one, operators=times)
+
+
+def test_profiles_find_from_few_models_what_latencies_alone_do_not() -> None:
+    seeds, unseen = range(3, 11), range(40, 80)
+    profiled = [_operators(seed, SLOW, noise=0.1) for seed in seeds]
+    plain = [replace(each, operators=()) for each in profiled]
+    assert _median_error(_fit(profiled), unseen) <= _median_error(_fit(plain), unseen)
+
+
+def test_profiles_of_some_of_the_cases_suffice() -> None:
+    cases = [_operators(seed, SLOW) for seed in range(0, 20, 2)]
+    cases += [case(seed, distorted(SLOW)) for seed in range(1, 20, 2)]
+    assert _median_error(_fit(cases), range(40, 80)) < 0.05
+
+
+@pytest.mark.parametrize("wrong", ["shuffled", "doubled", "nothing"])
+def test_wrong_profiles_do_little_harm(wrong: str) -> None:
+    cases = []
+    for seed in range(24):
+        one = _operators(seed, SLOW)
+        ms = [time.latency_ms for time in one.operators]
+        if wrong == "shuffled":
+            random.Random(seed).shuffle(ms)
+        factor = {"shuffled": 1.0, "doubled": 2.0, "nothing": 0.0}[wrong]
+        times = (
+            OperatorTime(t.kernels, m * factor) for t, m in zip(one.operators, ms, strict=True)
+        )
+        cases.append(replace(one, operators=tuple(times)))
+    card = _fit(cases)
+    assert _median_error(card, range(40, 80)) < 0.08
+    (made,) = card.corrections
+    assert made.after.median < made.before.median / 2
+
+
+def test_the_order_of_cases_with_profiles_does_not_matter() -> None:
+    cases = [_operators(seed, SLOW, noise=0.2) for seed in range(9)]
+    there, back = _fit(cases), _fit(cases[::-1])
+    assert there.corrections[0].level == back.corrections[0].level
+    assert _predict(33, there).latency_ms.value == pytest.approx(
+        _predict(33, back).latency_ms.value, rel=1e-6
+    )
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 100.0))
+@settings(deadline=None, max_examples=5)
+def test_whatever_profiles_say_held_out_families_are_never_worse_than_without_a_card(
+    seed: int, scale: float
+) -> None:
+    problem = _problem(seed, 12, 5)
+    made = np.random.default_rng(seed)
+    told = [
+        Profiled(
+            problem.design[i],
+            np.arange(len(CLASSES)),
+            tuple(OperatorTime((k,), float(made.gamma(0.5, scale))) for k in range(4)),
+            float(problem.measured[i]),
+        )
+        for i in range(12)
+    ]
+    fitted = fitting.fit(replace(problem, operators=operator_rows(told)))
+    before = np.abs(np.log(fitting.uncalibrated().predict(problem) / problem.measured)).mean()
+    after = np.abs(np.log(fitted.held_out / problem.measured)).mean()
+    assert after <= before * (1 + 1e-12)
+    assert (fitted.theta.kernels >= 0).all()
+
+
+@pytest.mark.parametrize("latency_ms", [-1.0, float("nan"), float("inf")])
+def test_an_operator_time_that_cannot_be_is_refused(latency_ms: float) -> None:
+    one = replace(case(1, distorted(SLOW)), operators=(OperatorTime((0,), latency_ms),))
+    with pytest.raises(MeasureError, match=r"an operator of .* cannot be measured"):
+        _fit([one])

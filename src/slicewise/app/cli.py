@@ -165,6 +165,7 @@ def explore(
         str | None,
         typer.Option(metavar="SIZE", help="Keep larger points out of the front, as in 20GiB."),
     ] = None,
+    card: CardOption = None,
     csv: Annotated[
         Path | None,
         typer.Option("--csv", metavar="FILE", help="Write one row for each point here."),
@@ -197,8 +198,8 @@ def explore(
 
     given = ExploreArguments(
         models, device or (), batch or (), precision or (), runtime or (), inputs or (),
-        dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, workers,
-        fresh, csv, output, html,
+        dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, card,
+        workers, fresh, csv, output, html,
     )  # fmt: skip
     with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))

@@ -41,6 +41,7 @@ class ExploreArguments:
     latency_limit_ms: float | None
     memory_limit: str | None
     per_model: bool
+    card: str | None
     workers: int | None
     fresh: bool
     csv: Path | None
@@ -131,6 +132,7 @@ def _options(given: ExploreArguments) -> ExploreOptions:
         latency_limit_ms=limit_ms,
         memory_limit_bytes=limit_bytes,
         per_model=given.per_model,
+        card=given.card,
     )
 
 

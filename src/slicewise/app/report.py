@@ -131,7 +131,9 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Renderab
     legend = {"of peak": "share of peak arithmetic", "full": "saturation, 100 % = no idle units"}
     shown = [f"{c.head}: {legend[c.head]}." for c in columns if c.head in legend]
     hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."
-    about = f"{', '.join(runs)}. {' '.join(shown)}{hidden}"
+    carded = dict.fromkeys(made.source for made in predictions if "card" in made.source)
+    named = f" Predicted by {', '.join(carded)}." if carded else ""
+    about = f"{', '.join(runs)}.{named} {' '.join(shown)}{hidden}"
     return Group(table, Text(about, style="dim"))
 
 

@@ -123,11 +123,24 @@ def grouped_notes(notes: Iterable[Note]) -> tuple[NoteGroup, ...]:
 
 def intervals_sentence(predictions: Iterable[Prediction]) -> str:
     """Return what the intervals of these predictions rest on, as one sentence."""
-    uncovered = [
-        any(note.code == "interval-uncovered" for note in made.notes) for made in predictions
-    ]
-    if not any(uncovered):
+    rests = {_rest_of(made) for made in predictions}
+    if rests == {"card"}:
+        return "Intervals hold 90 % of models measured on this device, their family left out."
+    if rests == {"open"}:
         return "Intervals hold 90 % of open measurements of this kind."
-    if all(uncovered):
+    if rests == {"nothing"}:
         return "No open measurement is of this kind: intervals are borrowed and wide."
+    if "card" in rests:
+        return (
+            "Intervals hold 90 % of measurements, on this device where a card is named, or are"
+            " borrowed and wide (see notes)."
+        )
     return "Intervals hold 90 % of open measurements, or are borrowed and wide (see notes)."
+
+
+def _rest_of(made: Prediction) -> str:
+    """Return what the interval of a prediction rests on: a device card, open rows, nothing."""
+    if "card" in made.latency_ms.source:
+        return "card"
+    uncovered = any(note.code == "interval-uncovered" for note in made.notes)
+    return "nothing" if uncovered else "open"

@@ -15,6 +15,7 @@ from slicewise.core.notes import Note
 from slicewise.core.precision import Precision
 from slicewise.flows.load import load
 from slicewise.flows.measure import is_usable, part_of, target_here
+from slicewise.flows.operators import operator_times
 from slicewise.flows.predict import cards_folder, ready_graph
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def cases_of(
     family_of: FamilyOf,
     progress: Callable[[str], None] | None = None,
 ) -> "tuple[list[CalibrationCase], tuple[Note, ...]]":
-    """Return a case for each set of repeats: the graph read again, its kernels counted.
+    """Return a case for each set of repeats: the graph read again, its kernels counted, the
+    operators of its profile found among them.
 
     A model that cannot be read any more, or is another one by now, is left out with a Note.
     """
@@ -159,7 +161,7 @@ def cases_of(
                 made.memory,
                 made.energy_j,
                 family_of(made.location),
-                made.nodes,
+                operator_times(ready, work, made.nodes),
             )
         )
     return cases, tuple(notes)

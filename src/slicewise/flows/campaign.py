@@ -6,16 +6,21 @@ Only this process writes to the store.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slicewise.core.errors import SlicewiseError, UsageError
-from slicewise.core.executor import Executor
+from slicewise.core.executor import Done, Executor
 from slicewise.core.measurement import Measurement, Outcome, Protocol
 from slicewise.flows.campaign_spec import CampaignPoint, CampaignSpec, points_of
-from slicewise.flows.measure import MeasureOptions, jobs_of, run_job, target_here
+from slicewise.flows.measure import MeasureOptions, Target, jobs_of, run_job, target_here
+
+if TYPE_CHECKING:
+    from slicewise.store.records import RecordStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +58,25 @@ def run_campaign(
     executor: Executor | None = None,
     store: Path | None = None,
     fresh: bool = False,
+    retry: bool = False,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> CampaignResult:
     """Measure every point that is not in the store yet, and keep each as soon as it is known.
 
-    A point is done when a record of it is there, whatever its outcome; `fresh` measures all anew.
-    `limit` ends after so many points. A point that fails is a record with its reason. Ctrl-C and
-    `kill -9` lose the point at hand at most.
+    A point is done when a record of it is there, whatever its outcome; `retry` measures those
+    that failed again, `fresh` all of them. `limit` ends after so many points. A point that fails
+    is a record with its reason. Ctrl-C and `kill -9` lose the point at hand at most.
     """
     from slicewise.store.records import RecordStore
 
     points = points_of(spec)
     if not points:
         raise UsageError(f"campaign {spec.name!r} has no points; name a model")
-    _check_names(spec)
+    _check_names(spec, is_here=executor is None)
     started = time.monotonic()
     with RecordStore(store) as records:
-        known = set() if fresh else records.points_done(spec.name)
+        known = _done(records, spec.name, fresh=fresh, retry=retry)
         waiting = [point for point in points if point.id not in known]
         done_before = len(points) - len(waiting)
         if limit is not None:
@@ -80,26 +86,22 @@ def run_campaign(
         function = partial(
             measure_point, device=spec.device, protocol=spec.protocol, profile=spec.profile
         )
-        for count, done in enumerate(_carrier(executor).as_completed(function, waiting), 1):
-            point = waiting[done.index]
-            made = done.value
-            if made is None:
-                made = failed(point, done.error, outcome=Outcome.CRASHED)
-            records.add(made, campaign=spec.name, point=point.id)
-            outcomes[made.outcome] = outcomes.get(made.outcome, 0) + 1
-            if made.outcome is not Outcome.OK:
-                failures.append(f"{describe_point(point)}: {made.error}")
-            if progress is not None:
-                left = (time.monotonic() - started) / count * (len(waiting) - count)
-                progress(
-                    CampaignProgress(
-                        done_before + count,
-                        len(points),
-                        len(failures),
-                        left,
-                        describe_point(point),
-                    )
-                )
+        # closed whatever happens here: its workers end before an error is told
+        with closing(_carried(executor, function, waiting)) as carried:
+            for count, done in enumerate(carried, 1):
+                point = waiting[done.index]
+                made = done.value
+                if made is None:
+                    made = failed(point, done.error, outcome=Outcome.CRASHED)
+                records.add(made, campaign=spec.name, point=point.id)
+                outcomes[made.outcome] = outcomes.get(made.outcome, 0) + 1
+                if made.outcome is not Outcome.OK:
+                    failures.append(f"{describe_point(point)}: {made.error}")
+                if progress is not None:
+                    left = (time.monotonic() - started) / count * (len(waiting) - count)
+                    words = describe_point(point)
+                    at = (done_before + count, len(points), len(failures))
+                    progress(CampaignProgress(*at, left, words))
     return CampaignResult(
         spec.name,
         len(points),
@@ -110,14 +112,33 @@ def run_campaign(
     )
 
 
-def _check_names(spec: CampaignSpec) -> None:
-    """Raise for a device, runtime or share that cannot be, before anything is read."""
-    from slicewise.measure.runtimes._base import load_runtime
+def _carried(
+    executor: Executor | None,
+    function: Callable[[CampaignPoint], Measurement],
+    points: Sequence[CampaignPoint],
+) -> Generator[Done[Measurement], None, None]:
+    """Yield the outcome of each point; None is this process, one point after the other."""
+    yield from _carrier(executor).as_completed(function, points)
+
+
+def _done(records: "RecordStore", name: str, *, fresh: bool, retry: bool) -> set[str]:
+    """Return the points that need not be measured."""
+    if fresh:
+        return set()
+    return records.points_done(name, outcome=Outcome.OK if retry else None)
+
+
+def _check_names(spec: CampaignSpec, *, is_here: bool) -> None:
+    """Raise for a device, runtime or share that cannot be, before anything is read.
+
+    What other machines have is not known here; the names must be right all the same.
+    """
+    from slicewise.measure.runtimes._base import available_runtime, load_runtime
 
     for runtime in spec.runtimes:
         if runtime is not None:
-            load_runtime(runtime)
-    for share in spec.shares:
+            (available_runtime if is_here else load_runtime)(runtime)
+    for share in spec.shares if is_here else ():
         target_here(spec.device, share=share)
 
 
@@ -161,6 +182,7 @@ def measure_point(
 
     Picklable, so that any executor carries it.
     """
+    target: Target | None = None
     try:
         target = target_here(device, share=point.share)
         (job,) = jobs_of(
@@ -171,23 +193,28 @@ def measure_point(
         )
         return run_job(job)
     except SlicewiseError as err:
-        return failed(point, err)
+        return failed(point, err, target=target)
 
 
 def failed(
-    point: CampaignPoint, error: Exception | None, *, outcome: Outcome = Outcome.REFUSED
+    point: CampaignPoint,
+    error: Exception | None,
+    *,
+    target: Target | None = None,
+    outcome: Outcome = Outcome.REFUSED,
 ) -> Measurement:
-    """Return the record of a point that could not be measured."""
+    """Return the record of a point that could not be measured; `target` as far as it is known."""
     return Measurement(
         model=point.model.location,
         location=point.model.location,
         digest="",
-        device="",
-        slice=None,
+        device="" if target is None else target.device.name,
+        slice=None if target is None else target.slice,
         runtime=point.runtime or "",
         batch=point.batch,
         precision=point.precision or "",
         threads=point.threads or 0,
+        device_digest="" if target is None else target.device.digest,
         outcome=outcome,
         error=str(error) or type(error).__name__,
         started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -1,12 +1,14 @@
 """What a campaign measures: the spec as a user writes it, and its points in a balanced order."""
 
 import hashlib
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from slicewise.core.errors import UsageError
+from slicewise.core.graph import LARGEST_DIMENSION
 from slicewise.core.measurement import Protocol
 from slicewise.core.precision import Precision
 from slicewise.flows.spec_file import Entry, read_entries
@@ -19,6 +21,15 @@ class CampaignModel:
     location: str
     family: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """What tells the model from others: of a file its place, size and time of change too."""
+        try:
+            told = os.stat(self.location)
+        except (OSError, ValueError):
+            return self.location
+        return f"{os.path.realpath(self.location)} {told.st_size} {told.st_mtime_ns}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +46,17 @@ class CampaignPoint:
     share: str | None = None
     precision: str | None = None
     repeat: int = 0
+    device: str | None = None
 
     @property
     def id(self) -> str:
-        """16 hexadecimal digits that tell the point from all others, the same in every run."""
+        """16 hexadecimal digits that tell the point from all others, the same in every run.
+
+        A file that has changed is another model.
+        """
         told = (
-            self.model.location, sorted(self.model.dims.items()), self.batch, self.runtime,
-            self.threads, self.share, self.precision, self.repeat,
+            self.model.identity, sorted(self.model.dims.items()), self.batch, self.runtime,
+            self.threads, self.share, self.precision, self.repeat, self.device,
         )  # fmt: skip
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
@@ -68,6 +83,7 @@ _FIELDS = (
     "profile", "protocol",
 )  # fmt: skip
 _MODEL_FIELDS = ("model", "family", "dims")
+_MOST_REPEATS = 10_000
 
 
 def read_spec(path: Path) -> CampaignSpec:
@@ -81,13 +97,15 @@ def read_spec(path: Path) -> CampaignSpec:
     if not models:
         raise given["models"].mistake("models is empty; name one, as in [timm:resnet50]")
     name = given["name"].text() if "name" in given else path.stem
+    if not name.strip():
+        raise given["name"].mistake("name is empty; write one, under which records are filed")
     spec = CampaignSpec(name, models)
     protocol = spec.protocol
     if "protocol" in given:
         protocol = _protocol(given["protocol"])
     for option, several in (("batch", "batches"), ("threads", "threads")):
         if option in given:
-            numbers = tuple(item.whole() for item in _some(given[option]))
+            numbers = tuple(item.whole(most=LARGEST_DIMENSION) for item in _some(given[option]))
             spec = replace(spec, **{several: numbers})  # type: ignore[arg-type]
     for option in ("runtime", "share", "precision"):
         if option in given:
@@ -96,7 +114,7 @@ def read_spec(path: Path) -> CampaignSpec:
                 _check_precisions(given[option])
             spec = replace(spec, **{f"{option}s": texts})  # type: ignore[arg-type]
     if "repeats" in given:
-        spec = replace(spec, repeats=given["repeats"].whole())
+        spec = replace(spec, repeats=given["repeats"].whole(most=_MOST_REPEATS))
     if "device" in given:
         spec = replace(spec, device=given["device"].text())
     if "profile" in given:
@@ -129,7 +147,9 @@ def _model(entry: Entry) -> CampaignModel:
     if "dims" in given:
         if not isinstance(given["dims"].value, dict):
             raise given["dims"].mistake("dims is no mapping; write {seq: 128}")
-        dims = {name: item.whole() for name, item in given["dims"].value.items()}
+        dims = {
+            name: item.whole(most=LARGEST_DIMENSION) for name, item in given["dims"].value.items()
+        }
     family = given["family"].text() if "family" in given else ""
     return CampaignModel(given["model"].text(), family, dims)
 
@@ -168,7 +188,7 @@ def points_of(spec: CampaignSpec, *, seed: int = 0) -> tuple[CampaignPoint, ...]
         for precision in dict.fromkeys(spec.precisions)
     ]
     return tuple(
-        CampaignPoint(model, *conditions[(r + m) % len(conditions)])
+        CampaignPoint(model, *conditions[(r + m) % len(conditions)], device=spec.device)
         for r in range(len(conditions))
         for m, model in enumerate(models)
     )

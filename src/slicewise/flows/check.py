@@ -1,17 +1,25 @@
 """`check`: predict, measure, and say where the difference comes from, operator by operator."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import SupportsIndex
 
 from slicewise.core.cost import Kind, NodeEstimate, Prediction
-from slicewise.core.errors import MeasureError
+from slicewise.core.errors import MeasureError, UsageError
+from slicewise.core.graph import Graph
 from slicewise.core.measurement import Measurement, NodeTime
 from slicewise.core.notes import Note
+from slicewise.core.precision import Precision
 from slicewise.flows.load import ModelLike, load
-from slicewise.flows.measure import MeasureOptions, is_usable, measure, target_here
-from slicewise.flows.predict import PredictOptions, predict_many
+from slicewise.flows.measure import (
+    MeasureOptions,
+    is_usable,
+    measure,
+    scaled_part_of,
+    target_here,
+)
+from slicewise.flows.predict import PredictOptions, predict_many, ready_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +37,16 @@ class KindDifference:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDifference:
-    """A kernel that carries the same name on both sides, in ms of one run."""
+    """Kernels that could be told on both sides, in ms of one run: mostly one kernel.
+
+    `name` and `op_type` are those of the heaviest of the `nodes` behind them.
+    """
 
     name: str
     op_type: str
     predicted_ms: float
     measured_ms: float
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +85,14 @@ def check(
     device: str | None = None,
     batch: SupportsIndex | None = None,
     options: MeasureOptions | None = None,
+    card: str | None = None,
     keep: bool = True,
     store: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Check:
     """Return prediction and measurement of a model on this machine, explained by operators.
 
-    `MeasureError` where the model could not be measured.
+    `card` is that of `PredictOptions`. `MeasureError` where the model could not be measured.
 
     >>> from slicewise.core.measurement import Protocol
     >>> quick = MeasureOptions(threads=1, protocol=Protocol(min_samples=3, budget_s=0.1))
@@ -88,6 +101,7 @@ def check(
     (True, 'cpu')
     """
     asked = replace(options or MeasureOptions(), profile=True)
+    _refuse_unpredicted(asked.runtime)
     (measured,) = measure(
         model,
         device=device,
@@ -101,7 +115,7 @@ def check(
         raise MeasureError(
             f"{measured.model} could not be measured: {measured.outcome}: {measured.error}"
         )
-    predicted = predict_like(model, measured, options=asked, device=device)
+    predicted = predict_like(model, measured, options=asked, device=device, card=card)
     kinds, notes = _by_kind(predicted, measured.nodes)
     assert measured.latency_ms is not None
     told_ms = sum(node.latency_ms for node in measured.nodes)
@@ -116,29 +130,43 @@ def check(
         predicted,
         measured,
         kinds,
-        _by_name(predicted.nodes, measured.nodes, [node.origin for node in graph.nodes]),
+        _by_operator(graph, predicted, measured),
         measured.latency_ms.value - told_ms,
         notes,
     )
 
 
+def _refuse_unpredicted(name: str | None) -> None:
+    """Raise `UsageError` for a runtime that is measured only, before anything runs."""
+    from slicewise.measure.runtimes._base import RUNTIMES, load_runtime
+    from slicewise.predict.runtimes import RUNTIMES as PREDICTED
+
+    if name is None or load_runtime(name).name in PREDICTED:
+        return
+    both = ", ".join(each for each in RUNTIMES if each in PREDICTED)
+    raise UsageError(
+        f"runtime {name} is not predicted, so that there is nothing to check; choose among {both},"
+        " or run slicewise measure"
+    )
+
+
 def predict_like(
-    model: ModelLike, measured: Measurement, *, options: MeasureOptions, device: str | None
+    model: ModelLike,
+    measured: Measurement,
+    *,
+    options: MeasureOptions,
+    device: str | None,
+    card: str | None = None,
 ) -> Prediction:
     """Return the prediction of the case that a measurement was taken of."""
-    target = target_here(device, share=options.share)
-    part = target.device
-    if measured.slice is not None:
-        percent = measured.slice.endswith("%")
-        part = part.share(float(measured.slice[:-1])) if percent else part.slice(measured.slice)
-    elif part.kind == "cpu" and 0 < measured.threads < part.compute_units:
-        part = part.share(100.0 * measured.threads / part.compute_units + 1e-9)
+    part = scaled_part_of(target_here(device).device, measured)
     asked = PredictOptions(
         precision=measured.precision,
         runtime=measured.runtime,
         dims=options.dims,
         inputs=options.inputs,
         batch_axes=options.batch_axes,
+        card=card,
     )
     found = predict_many([model], devices=[part], batches=[measured.batch], options=asked)
     return found.predictions[0]
@@ -148,11 +176,13 @@ def _by_kind(
     predicted: Prediction, measured: Sequence[NodeTime]
 ) -> tuple[tuple[KindDifference, ...], tuple[Note, ...]]:
     """Return both sides by kind; the kind of a fused kernel is that of its main operator."""
+    from slicewise.flows.operators import entry_kind
+
     theirs: dict[Kind, float] = {}
     calls: dict[Kind, float] = {}
     unknown: set[str] = set()
     for node in measured:
-        kind = kind_of(node.op_type)
+        kind = entry_kind(node)
         if kind is None:
             unknown.add(node.op_type)
             kind = Kind.OPAQUE
@@ -185,86 +215,24 @@ def _kernels(nodes: Sequence[NodeEstimate]) -> list[list[NodeEstimate]]:
     return list(by_kernel.values())
 
 
-def _by_name(
-    predicted: Sequence[NodeEstimate], measured: Sequence[NodeTime], origins: Sequence[str] = ()
+def _by_operator(
+    graph: Graph, predicted: Prediction, measured: Measurement
 ) -> tuple[OperatorDifference, ...]:
-    """Return what goes by one name on both sides: that of a node, or of the module it is from.
+    """Return what the profiler timed beside the kernels that it is, those of one name together."""
+    from slicewise.flows.operators import operator_times
 
-    `origins` are the modules of the nodes, index by index. A kernel goes by the first of its
-    nodes, heaviest first, that the runtime names; what has the same name is added up.
-    """
-    times: dict[str, float] = {}
-    for each in measured:
-        times[each.origin] = times.get(each.origin, 0.0) + each.latency_ms
-    module = dict(zip(map(id, predicted), origins, strict=False))
-    ours: dict[str, tuple[str, float]] = {}
-    for kernel in _kernels(predicted):
-        ranked = sorted(kernel, key=lambda node: -node.latency_ms)
-        names = [name for node in ranked for name in (node.name, module.get(id(node), ""))]
-        label = next((name for name in names if name in times), None)
-        if label is not None:
-            op_type, before_ms = ours.get(label, (ranked[0].op_type, 0.0))
-            ours[label] = (op_type, before_ms + sum(node.latency_ms for node in kernel))
-    rows = [
-        OperatorDifference(label, op_type, ms, times[label])
-        for label, (op_type, ms) in ours.items()
-        if ms > 0 or times[label] > 0
-    ]
+    _, work = ready_graph(graph, Precision.named(measured.precision), runtime=measured.runtime)
+    in_kernel = {
+        kernel[0].kernel: kernel for kernel in _kernels(predicted.nodes) if kernel[0].kernel >= 0
+    }
+    rows = []
+    for found in operator_times(graph, work, measured.nodes):
+        nodes = [node for k in found.kernels for node in in_kernel.get(k, ())]
+        if nodes:
+            main = max(nodes, key=lambda node: node.latency_ms)
+            ours_ms = sum(node.latency_ms for node in nodes)
+            rows.append(
+                OperatorDifference(main.name, main.op_type, ours_ms, found.latency_ms, len(nodes))
+            )
     rows.sort(key=lambda row: -abs(row.predicted_ms - row.measured_ms))
     return tuple(rows)
-
-
-# What runtimes call operators beside the names of the operator table.
-_RUNTIME_KINDS: Mapping[str, Kind] = {
-    # onnxruntime: layout changes of its blocked convolutions
-    "ReorderInput": Kind.MOVEMENT,
-    "ReorderOutput": Kind.MOVEMENT,
-    # PyTorch on a CPU: oneDNN and MKL entry points
-    "mkldnn_convolution": Kind.CONV,
-    "convolution": Kind.CONV,
-    "_convolution": Kind.CONV,
-    "thnn_conv2d": Kind.CONV,
-    "_slow_conv2d_forward": Kind.CONV,
-    "slow_conv_transpose2d": Kind.CONV,
-    "addmm": Kind.MATMUL,
-    "mm": Kind.MATMUL,
-    "bmm": Kind.MATMUL,
-    "baddbmm": Kind.MATMUL,
-    "mkl_linear": Kind.MATMUL,
-    "_scaled_dot_product_flash_attention_for_cpu": Kind.ATTENTION,
-    "native_batch_norm": Kind.NORM,
-    "native_layer_norm": Kind.NORM,
-    "native_group_norm": Kind.NORM,
-    "_softmax": Kind.SOFTMAX,
-    "max_pool2d_with_indices": Kind.POOL,
-    "_adaptive_avg_pool2d": Kind.POOL,
-    "copy_": Kind.MOVEMENT,
-    "cat": Kind.MOVEMENT,
-    "clone": Kind.MOVEMENT,
-    "fill_": Kind.MOVEMENT,
-    "index_select": Kind.MOVEMENT,
-    "empty": Kind.VIEW,
-    "empty_strided": Kind.VIEW,
-    "as_strided": Kind.VIEW,
-    "resize_": Kind.VIEW,
-}
-
-
-def kind_of(op_type: str) -> Kind | None:
-    """Return the kind of an operator as a runtime's profiler calls it, None if it is in no table.
-
-    >>> kind_of("FusedConv"), kind_of("aten::relu_"), kind_of("SkipLayerNormalization")
-    (<Kind.CONV: 'conv'>, <Kind.ELEMENTWISE: 'elementwise'>, <Kind.NORM: 'norm'>)
-    """
-    from slicewise.graph.ops import operator
-
-    name = op_type.rpartition("::")[2]
-    if name in _RUNTIME_KINDS:
-        return _RUNTIME_KINDS[name]
-    plain = name.rstrip("_")
-    for domain in ("", "com.microsoft", "torch.aten"):
-        for word in (name, plain, plain.title().replace("_", "")):
-            row = operator(domain, word)
-            if row is not None and not row.is_bytes_only:
-                return row.kind
-    return None

@@ -3,18 +3,18 @@
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slicewise.core.comparison import Comparison
 from slicewise.core.errors import MeasureError, UsageError
-from slicewise.core.measurement import Measurement
+from slicewise.core.measurement import Job, Measurement
 from slicewise.flows.load import ModelLike
 from slicewise.flows.measure import (
     MeasureOptions,
     is_usable,
     jobs_of,
-    keep_one,
     run_job,
     target_here,
 )
@@ -50,23 +50,41 @@ def compare(
     if rounds < 1:
         raise UsageError(f"rounds {rounds} is not a positive number; give 3")
     sides = [_kept(case, store) for case in (a, b)]
-    taken: list[list[Measurement]] = [[], []]
-    for turn in range(rounds):
-        order = (0, 1) if turn % 2 == 0 else (1, 0)
-        for side in order:
-            case = (a, b)[side]
-            if sides[side] is None:
-                if progress is not None:
-                    progress(f"round {turn + 1} of {rounds}, {'AB'[side]}")
-                made = _taken(case)
-                if keep:
-                    keep_one(made, store)
-                taken[side].append(made)
+    taken = _in_turn((a, b), sides, rounds=rounds, keep=keep, store=store, progress=progress)
     first, second = (
         _together(runs) if known is None else known
         for known, runs in zip(sides, taken, strict=True)
     )
     return compare_measurements(first, second, between_runs=_between_runs(taken))
+
+
+def _in_turn(
+    cases: Sequence[Case],
+    sides: Sequence[Measurement | None],
+    *,
+    rounds: int,
+    keep: bool,
+    store: Path | None,
+    progress: Callable[[str], None] | None,
+) -> list[list[Measurement]]:
+    """Return the measurements of the sides that are no records, taken in turn."""
+    from slicewise.store.records import RecordStore
+
+    taken: list[list[Measurement]] = [[], []]
+    jobs = {side: _job(cases[side]) for side, known in enumerate(sides) if known is None}
+    order = list(jobs)
+    with ExitStack() as opened:
+        # before anything runs, so that a store that cannot be written costs no measurement
+        records = opened.enter_context(RecordStore(store)) if keep and jobs else None
+        for turn in range(rounds):
+            for side in order if turn % 2 == 0 else reversed(order):
+                if progress is not None:
+                    progress(f"round {turn + 1} of {rounds}, {'AB'[side]}")
+                made = run_job(jobs[side])
+                if records is not None:
+                    records.add(made)
+                taken[side].append(_usable(made))
+    return taken
 
 
 # Student's t, two-sided 90 %, by the number of rounds; that of 10 rounds for more.
@@ -108,12 +126,16 @@ def _kept(case: Case, store: Path | None) -> Measurement | None:
     return measurement
 
 
-def _taken(case: Case) -> Measurement:
-    """Measure a side once."""
+def _job(case: Case) -> Job:
+    """Return what it is to measure a side."""
     assert case.model is not None
     target = target_here(case.device, share=case.options.share)
     (job,) = jobs_of(case.model, target, [case.batch], options=case.options)
-    made = run_job(job)
+    return job
+
+
+def _usable(made: Measurement) -> Measurement:
+    """Return the measurement; `MeasureError` where it has no latency."""
     if not is_usable(made):
         raise MeasureError(f"{made.model} could not be measured: {made.outcome}: {made.error}")
     return made

@@ -32,7 +32,7 @@ from slicewise.core.plugins import did_you_mean
 from slicewise.core.precision import Precision
 from slicewise.flows.load import ModelLike, positive
 from slicewise.flows.pareto import costs_of, front_of
-from slicewise.flows.predict import DeviceLike, target_named, told_apart
+from slicewise.flows.predict import DeviceLike, cards_of, target_named, told_apart
 from slicewise.flows.sweep import Portion, Sweep, lost_group, portions_of, run_portion
 
 _Named = TypeVar("_Named")
@@ -44,7 +44,8 @@ class ExploreOptions:
 
     None in `precisions` is the model's own, in `runtimes` that of its format. `objectives` are
     latency, throughput, energy and memory, or some of them. Points over `latency_limit_ms` or
-    `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model.
+    `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model. `card`
+    is the path of a device card, 'none' for none; None takes what `calibrate` kept.
 
     >>> options = ExploreOptions(precisions=["fp32", "fp16"], objectives=["latency", "memory"])
     >>> found = explore([model], devices=["t4"], options=options)
@@ -61,6 +62,7 @@ class ExploreOptions:
     latency_limit_ms: float | None = None
     memory_limit_bytes: int | None = None
     per_model: bool = False
+    card: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +177,17 @@ def _resolve(
             runtime_named(runtime)
     named = _once_each([each if isinstance(each, Graph) else _location(each) for each in models])
     _refuse_if_none_can_be_read(named)
+    targets = _told_apart_by_name([target_named(device) for device in devices])
     return Sweep(
         models=named,
-        targets=_told_apart_by_name([target_named(device) for device in devices]),
+        targets=targets,
         batches=_once([None if batch is None else positive("batch", batch) for batch in batches]),
         precisions=_once(asked.precisions),
         runtimes=_once(asked.runtimes),
         dims=dict(asked.dims),
         inputs=dict(asked.inputs),
         batch_axes=dict(asked.batch_axes),
+        cards=cards_of([target.whole for target in targets], asked.card),
     )
 
 

@@ -1,9 +1,11 @@
 """`measure`: a model x batches, run on this machine, each in a process of its own, and kept."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError, UsageError
@@ -12,6 +14,9 @@ from slicewise.core.measurement import Job, Measurement, Outcome, Protocol, Subj
 from slicewise.core.precision import Precision
 from slicewise.core.share import Mechanism, Share
 from slicewise.flows.load import ModelLike, load, positive
+
+if TYPE_CHECKING:
+    from slicewise.measure.runtimes._base import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +75,24 @@ def measure(
     >>> made.runtime, made.latency_ms.low <= made.latency_ms.value <= made.latency_ms.high
     ('onnxruntime', True)
     """
+    from slicewise.store.records import RecordStore
+
     asked = options or MeasureOptions()
     if not batches:
         raise UsageError("measure needs at least one batch; give batches=[1]")
     target = target_here(device, share=asked.share)
+    # all jobs, then the store, then the first run: no measurement is lost to what can be told now
+    jobs = list(jobs_of(model, target, batches, options=asked, progress=progress))
     made: list[Measurement] = []
-    for job in jobs_of(model, target, batches, options=asked, progress=progress):
-        if progress is not None:
-            progress(f"{job.subject.name}, batch {job.batch}")
-        measurement = run_job(job)
-        if keep:
-            keep_one(measurement, store)
-        made.append(measurement)
+    with ExitStack() as opened:
+        records = opened.enter_context(RecordStore(store)) if keep else None
+        for job in jobs:
+            if progress is not None:
+                progress(f"{job.subject.name}, batch {job.batch}")
+            measurement = run_job(job, progress=progress)
+            if records is not None:
+                records.add(measurement)
+            made.append(measurement)
     return tuple(made)
 
 
@@ -95,11 +106,15 @@ def target_here(device: str | None, *, share: str | None = None) -> Target:
     from slicewise.measure.shares._base import resolve_share
 
     text = "" if device is None else device.strip().lower()
-    if not text:
+    if device is not None and not text:
+        raise UsageError(
+            "device is empty (an unset shell variable?); give cpu or gpu:0, or leave it out"
+        )
+    if device is None:
         text = "gpu:0" if probe_gpus() else "cpu"
     if text == "cpu":
         found = probe_cpu()
-    elif text.startswith("gpu:") and text[4:].isdigit():
+    elif re.fullmatch(r"gpu:[0-9]{1,4}", text):
         found = probe_gpu(int(text[4:]))
     else:
         raise DeviceError(
@@ -122,13 +137,13 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield the job of each batch: the graph is read, the model made ready to be opened."""
     from slicewise.graph.precision import own_precision
-    from slicewise.measure.runtimes._base import load_runtime
+    from slicewise.measure.runtimes._base import available_runtime
 
     if options.precision is not None:
         Precision.named(options.precision)
     threads = None if options.threads is None else positive("threads", options.threads)
     # before the model is read, so that a wrong name costs no seconds
-    named = None if options.runtime is None else load_runtime(options.runtime)
+    named = None if options.runtime is None else available_runtime(options.runtime)
     graph: Graph | None = None
     for batch in batches:
         if progress is not None:
@@ -143,13 +158,9 @@ def jobs_of(
             )
         else:
             graph = load(graph, batch=batch)
-        runtime = named or load_runtime(default_runtime(graph))
-        kind = "cpu" if target.place == "cpu" else "gpu"
-        if kind not in runtime.devices:
-            raise UsageError(
-                f"runtime {runtime.name} does not run on a {kind}, given {target.place}; it runs"
-                f" on {', '.join(sorted(runtime.devices))}"
-            )
+        runtime = named or available_runtime(default_runtime(graph))
+        _refuse_place(runtime, target)
+        share = target.share or _pinned(target, threads)
         precision = options.precision or own_precision(graph).name
         yield Job(
             _subject(graph, sorted(runtime.forms), precision=precision),
@@ -160,11 +171,50 @@ def jobs_of(
             device_name=target.device.name,
             device_digest=target.device.digest,
             threads=threads,
-            share=target.share,
+            share=share,
             slice=target.slice,
             options=dict(options.runtime_options),
             protocol=options.protocol,
             profile=options.profile,
+        )
+
+
+def _pinned(target: Target, threads: int | None) -> Share | None:
+    """Return as many cores as there are threads, whole physical ones first.
+
+    A thread that wanders over the cores finds its cache cold. None where each core has a thread
+    anyway, on a GPU, and on systems that cannot bind.
+    """
+    from slicewise.measure.quiet import bound_cores
+    from slicewise.measure.shares._base import load_binder
+
+    cores = bound_cores()
+    binder = load_binder(Mechanism.CORES)
+    if target.place != "cpu" or threads is None or threads >= len(cores) or binder.is_available():
+        return None
+    return binder.part_of_percent(100 * threads / len(cores), cores)
+
+
+# A green context holds what torch launches in it; other runtimes set the device anew, which leaves
+# it for the whole device (CUDA Runtime API, cudaSetDevice makes the primary context current).
+_IN_GREEN_CONTEXTS = frozenset({"torch-eager", "torch-compile", "null"})
+
+
+def _refuse_place(runtime: "Runtime", target: Target) -> None:
+    """Raise `UsageError` where the runtime does not run, or would leave its share in silence."""
+    kind = "cpu" if target.place == "cpu" else "gpu"
+    if kind not in runtime.devices:
+        raise UsageError(
+            f"runtime {runtime.name} does not run on a {kind}, given {target.place}; it runs on"
+            f" {', '.join(sorted(runtime.devices))}"
+        )
+    share = target.share
+    if share is None or share.mechanism is not Mechanism.GREEN:
+        return
+    if runtime.name not in _IN_GREEN_CONTEXTS:
+        raise UsageError(
+            f"share {share.text} holds what torch runs, and runtime {runtime.name} would leave it;"
+            " give mps:25 or mig:UUID, or runtime torch-eager"
         )
 
 
@@ -183,19 +233,34 @@ def _subject(graph: Graph, forms: Sequence[str], *, precision: str) -> Subject:
     return subject_of(graph, form=form, precision=precision, exports=home() / "exports")
 
 
-def run_job(job: Job) -> Measurement:
-    """Return the measurement of one job, taken in a child process that is bound to its share."""
+def run_job(job: Job, *, progress: Callable[[str], None] | None = None) -> Measurement:
+    """Return the measurement of one job, taken in a child process that is bound to its share.
+
+    It waits for its turn: measurements of any process on the same cores, or the same GPU, run one
+    after the other, since they would measure each other.
+    """
     from slicewise.measure.child import measure_apart
+    from slicewise.store.home import home
+    from slicewise.store.turns import turn
 
-    return measure_apart(job)
+    def waiting(part: str) -> None:
+        if progress is not None:
+            progress(f"waiting for {part}, which another measurement has")
+
+    with turn(_parts_of(job), folder=home() / "turns", waiting=waiting):
+        return measure_apart(job)
 
 
-def keep_one(measurement: Measurement, store: Path | None, *, campaign: str = "") -> int:
-    """Add a measurement to the record store and return its number there."""
-    from slicewise.store.records import RecordStore
+def _parts_of(job: Job) -> list[str]:
+    """Return what a job has to itself while it runs, as locks are called."""
+    from slicewise.measure.quiet import bound_cores
 
-    with RecordStore(store) as records:
-        return records.add(measurement, campaign=campaign)
+    if job.share is not None and job.share.mechanism is Mechanism.MIG:
+        return [f"mig-{job.share.uuid}"]
+    if job.device != "cpu":
+        return [job.device.replace(":", "-")]
+    cores = bound_cores() if job.share is None else job.share.cores
+    return [f"core-{core}" for core in cores]
 
 
 def part_of(device: Device, measurement: Measurement) -> Device:
@@ -204,8 +269,15 @@ def part_of(device: Device, measurement: Measurement) -> Device:
 
     The parent is dropped: a share that was measured needs no rule that scales.
     """
+    part = scaled_part_of(device, measurement)
+    return part if part.parent is None else replace(part, parent=None)
+
+
+def scaled_part_of(device: Device, measurement: Measurement) -> Device:
+    """Return the part of the device that a measurement ran on as `predict` takes it: with its
+    parent, so that the rule for slices scales. The whole device where it ran on all of it."""
     if measurement.mechanism == Mechanism.MIG and measurement.slice is not None:
-        return replace(device.slice(measurement.slice), parent=None)
+        return device.slice(measurement.slice)
     percent = 100.0
     if measurement.slice is not None:
         percent = float(measurement.slice.rstrip("%"))
@@ -213,7 +285,7 @@ def part_of(device: Device, measurement: Measurement) -> Device:
         # a hair more, so that 2 of 3 cores stay 2 when the share is cut to whole ones
         threads = 100.0 * measurement.threads / device.compute_units + 1e-9
         percent = min(percent, threads)
-    return device if percent >= 100 else replace(device.share(percent), parent=None)
+    return device if percent >= 100 else device.share(percent)
 
 
 def is_usable(measurement: Measurement) -> bool:

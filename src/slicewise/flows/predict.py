@@ -204,9 +204,16 @@ def predict_graph(
 
 
 def predict_where_possible(
-    graph: Graph, targets: Sequence[Device], options: PredictOptions
+    graph: Graph,
+    targets: Sequence[Device],
+    options: PredictOptions,
+    *,
+    cards: "Mapping[str, Card] | None" = None,
 ) -> list[Prediction | DeviceError]:
-    """Predict one bound graph on every target; a target that cannot run it gets its error."""
+    """Predict one bound graph on every target; a target that cannot run it gets its error.
+
+    `cards` are those of whole devices by name; None reads what the options ask for.
+    """
     from slicewise.graph.precision import own_precision
     from slicewise.predict._base import load_predictor
     from slicewise.predict.correction import as_whole
@@ -218,7 +225,9 @@ def predict_where_possible(
     )
     own = own_precision(graph)
     asked = None if options.precision is None else Precision.named(options.precision)
-    known = cards_of([target.whole for target in targets], options.card)
+    known = cards
+    if known is None:
+        known = cards_of([target.whole for target in targets], options.card)
     chosen = [
         (asked, _quantised(own, asked)) if asked is not None else _able(own, target.whole)
         for target in targets

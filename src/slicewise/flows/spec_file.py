@@ -4,6 +4,7 @@ Only mappings, lists, text and numbers; what an entry means is the business of t
 it. Every mistake is one `UsageError` with the file, the line and the nearest known word.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,23 +61,25 @@ class Entry:
         """Return a number over `above` and at most `most`."""
         value = self.value
         limit = "" if most is None else f" and at most {most:g}"
+        largest = sys.float_info.max if most is None else most
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not value > above
-            or (most is not None and value > most)
+            or not above < value <= largest
         ):
             raise self.mistake(
                 f"{self.what} {value!r} is not a number over {above:g}{limit}; write one"
             )
         return float(value)
 
-    def whole(self) -> int:
-        """Return a positive whole number."""
+    def whole(self, *, most: int = 2**63 - 1) -> int:
+        """Return a positive whole number, at most `most`."""
         if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 1:
             raise self.mistake(
                 f"{self.what} {self.value!r} is not a positive whole number; write 1, 2, ..."
             )
+        if self.value > most:
+            raise self.mistake(f"{self.what} {self.value} is over {most:,}; write less")
         return self.value
 
 
@@ -136,7 +139,14 @@ def _entry(node: Any, path: str, what: str, made: dict[int, Entry | None]) -> En
     elif isinstance(node, yaml.SequenceNode):
         value = [_entry(child, path, what, made) for child in node.value]
     else:
-        value = yaml.SafeLoader("").construct_object(node)
+        try:
+            value = yaml.SafeLoader("").construct_object(node)
+        # what the loader's own conversions raise for 2026-02-30, for !!int x, for 5,000 digits
+        except (ValueError, KeyError, AttributeError, OverflowError) as err:
+            raise UsageError(
+                f"{path}, line {line}: {node.value[:40]!r} in {what} is no value that YAML knows;"
+                " put it in quotes"
+            ) from err
     entry = made[id(node)] = Entry(path, line, what, value)
     return entry
 

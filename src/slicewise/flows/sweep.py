@@ -9,9 +9,9 @@ pickled. No error leaves a group: it becomes the reason of the points that it co
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from slicewise._version import __version__
 from slicewise.core.cost import Prediction
@@ -24,12 +24,15 @@ from slicewise.flows.cached_load import is_slow_to_read, package_versions
 from slicewise.flows.load import load
 from slicewise.flows.predict import PredictOptions, describe, predict_where_possible
 
+if TYPE_CHECKING:
+    from slicewise.predict.correction import Card
+
 Portion: TypeAlias = tuple[int, ...]  # indices of groups
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep with every name resolved. `optional_dims` need not occur in each model."""
+    """A sweep with every name resolved. `cards` are device cards by name of whole device."""
 
     models: tuple[str | Graph, ...]
     targets: tuple[Device, ...]
@@ -39,6 +42,7 @@ class Sweep:
     dims: Mapping[str, int]
     inputs: Mapping[str, Sequence[int]]
     batch_axes: Mapping[str, int | None]
+    cards: "Mapping[str, Card]" = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
@@ -113,7 +117,7 @@ def run_group(sweep: Sweep, index: int) -> GroupOutcome:
     made = [
         each
         for precision, runtime in product(sweep.precisions, sweep.runtimes)
-        for each in _predict(graph, sweep.targets, precision, runtime)
+        for each in _predict(graph, sweep, precision, runtime)
     ]
     numbers: dict[Note, int] = {}
     cells = tuple(_cell(each, numbers) for each in made)
@@ -128,13 +132,13 @@ def lost_group(sweep: Sweep, index: int, error: Exception) -> GroupOutcome:
 
 
 def _predict(
-    graph: Graph, targets: Sequence[Device], precision: str | None, runtime: str | None
+    graph: Graph, sweep: Sweep, precision: str | None, runtime: str | None
 ) -> Sequence[Prediction | Exception]:
     options = PredictOptions(precision=precision, runtime=runtime)
     try:
-        return predict_where_possible(graph, targets, options)
+        return predict_where_possible(graph, sweep.targets, options, cards=sweep.cards)
     except Exception as err:  # concerns the graph in this precision, so every device
-        return [err] * len(targets)
+        return [err] * len(sweep.targets)
 
 
 def _cell(made: Prediction | Exception, numbers: dict[Note, int]) -> Cell:

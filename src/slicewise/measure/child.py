@@ -25,7 +25,7 @@ from multiprocessing import connection, spawn
 from pathlib import Path
 from typing import IO, Any
 
-from slicewise.core.errors import SlicewiseError, UsageError
+from slicewise.core.errors import MeasureError, SlicewiseError, UsageError
 from slicewise.core.measurement import Job, Measurement, Outcome
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.units import format_capacity
@@ -73,13 +73,24 @@ def measure_apart(job: Job, *, bind: Bind = bind_share, patience_s: float = 0.0)
     Costs 0.2 s of CPU and 50 ms on each core beyond loading, opening and running.
     """
     payload = _pack(job, bind, patience_s=patience_s)
-    with tempfile.TemporaryFile() as log:
+    with _log() as log:
         child = _Child(job, _start(log), log, patience_s=patience_s)
         try:
             child.begin(payload)
             return child.follow()
         finally:
             child.end()
+
+
+def _log() -> IO[bytes]:
+    """Return a nameless file for what the process prints."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as err:
+        raise MeasureError(
+            f"no file for what the measured process prints can be made: {err.strerror or err};"
+            " free some space, or set TMPDIR to a folder that can be written"
+        ) from err
 
 
 def _pack(job: Job, bind: Bind, *, patience_s: float) -> bytes:
@@ -106,15 +117,23 @@ def _start(log: IO[bytes]) -> _Started:
     ours, theirs = multiprocessing.Pipe()
     root = str(Path(__file__).parents[2])
     with theirs:
-        process = subprocess.Popen(
-            # -P: a file of the working folder must not stand in for a module of Python's own.
-            [sys.executable, "-P", "-c", _CODE, root, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C at the terminal reaches this process alone
-        )
+        # -P: a file of the working folder must not stand in for a module of Python's own.
+        command = [sys.executable, "-P", "-c", _CODE, root, str(theirs.fileno())]
+        try:
+            process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C at the terminal reaches this process alone
+            )
+        except OSError as err:
+            ours.close()
+            raise MeasureError(
+                f"no process can be started to measure in: {err.strerror or err}; end others, or"
+                " raise the limit of processes (ulimit -u)"
+            ) from err
     return _Started(process, ours)
 
 
@@ -142,10 +161,11 @@ class _Child:
         tick = _TICK_S if limit is None else _MEMORY_TICK_S[0]
         while True:
             left = self._end - time.monotonic()
-            if left <= 0:
-                return self._late()
-            if connection.wait([self._pipe], timeout=min(tick, left)):
+            # what it has said is heard first: this process may have been stopped meanwhile
+            if connection.wait([self._pipe], timeout=max(0.0, min(tick, left))):
                 answer = self._hear()
+            elif left <= 0:
+                return self._late()
             else:
                 answer = None if self._is_alive() else self._dead()
             if answer is not None:

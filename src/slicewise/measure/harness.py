@@ -305,7 +305,11 @@ class _Take:
             except Exception as err:
                 text = f"the session did not close: {type(err).__name__}: {_one_line(str(err))}"
                 self._note(Note("close-failed", text))
-        self._share.close()
+        try:
+            self._share.close()
+        except Exception as err:  # the samples are there
+            text = f"the share was not left: {type(err).__name__}: {_one_line(str(err))}"
+            self._note(Note("close-failed", text))
         self._keep(seconds=time.monotonic() - self._began)
 
     def _step(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
     cases -> rows of features (`features.py`) -> nested fit (`fitting.py`) -> Correction -> Card
 
+Each case is a row, and so are those of its operators that a profiler timed (`operators.py`).
+
 How far the fit goes, from one number to a coefficient for each class of kernels and each of its
 costs, is chosen by how well families of models that were held out are predicted; a level that
 does not help is not taken, so that the error of held-out families is never worse than without a
@@ -19,7 +21,7 @@ from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import MeasureError
 from slicewise.core.graph import Graph
-from slicewise.core.measurement import Environment, MeasuredMemory, NodeTime
+from slicewise.core.measurement import Environment, MeasuredMemory
 from slicewise.core.precision import Precision
 from slicewise.predict import efficiency, fitting
 from slicewise.predict.correction import (
@@ -33,6 +35,7 @@ from slicewise.predict.correction import (
 )
 from slicewise.predict.features import CLASS_NAMES, CLASSES, FEATURES, classify, features
 from slicewise.predict.kernels import Array, kernel_times, kernels_of, tabulate, unit_costs
+from slicewise.predict.operators import OperatorTime, Profiled, operator_rows
 from slicewise.predict.roofline import predict_roofline, predict_roofline_on
 from slicewise.predict.runtimes import runtime_named
 
@@ -51,7 +54,8 @@ class CalibrationCase:
 
     `work` is launched for the runtime. `device` has no parent: for a share, `as_whole(share)` with
     `slice` its name. `family` groups models that resemble each other: they are held out together.
-    `nodes` are kept for reports; the fit does not read them.
+    `operators` are all that a profiler told of a run, with the kernels of `work` that each is;
+    none where there was no profile.
     """
 
     graph: Graph
@@ -64,7 +68,7 @@ class CalibrationCase:
     memory: MeasuredMemory | None
     energy_j: float | None
     family: str
-    nodes: tuple[NodeTime, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
 
 
 def fit_card(
@@ -119,6 +123,13 @@ def _check(case: CalibrationCase) -> None:
                 f"{case.graph.name}, batch {case.graph.batch_size}: {name} {value!r} cannot be"
                 " measured; it must be a positive number; remove that record"
             )
+    for time in case.operators:
+        if not (math.isfinite(time.latency_ms) and time.latency_ms >= 0 and time.calls > 0):
+            raise MeasureError(
+                f"{case.graph.name}, batch {case.graph.batch_size}: an operator of"
+                f" {time.latency_ms!r} ms in {time.calls!r} calls cannot be measured; times are"
+                " finite and not negative, calls are positive; remove that record"
+            )
 
 
 def _fit_correction(cases: Sequence[CalibrationCase]) -> Correction:
@@ -167,10 +178,11 @@ def _fit_correction(cases: Sequence[CalibrationCase]) -> Correction:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A case with its row of the design, and what it is sorted by."""
+    """A case with its row of the design, what was profiled, and what it is sorted by."""
 
     case: CalibrationCase
     design: Array
+    profiled: Profiled
     host_s: float
     order: tuple[str, str, int, float]
 
@@ -183,10 +195,13 @@ def _prepare(case: CalibrationCase) -> _Prepared:
     times = kernel_times(costs, efficiency.RULES[case.device.kind], runtime, case.device)
     columns = features(table, costs, times, case.device)
     columns *= np.array([row.repeats for row in rows])[:, None]
+    classes = classify(case.graph, rows)
     design = np.zeros((len(CLASSES), len(FEATURES)))
-    np.add.at(design, classify(case.graph, rows), columns)
+    np.add.at(design, classes, columns)
+    profiled = Profiled(columns, classes, case.operators, case.latency_ms * 1e-3)
     order = (case.family, case.graph.digest, case.graph.batch_size, case.latency_ms)
-    return _Prepared(case, design, case.device.host_s * runtime.host_factor, order)
+    host_s = case.device.host_s * runtime.host_factor
+    return _Prepared(case, design, profiled, host_s, order)
 
 
 def _problem(prepared: Sequence[_Prepared]) -> fitting.Problem:
@@ -196,6 +211,7 @@ def _problem(prepared: Sequence[_Prepared]) -> fitting.Problem:
         host=np.array([each.host_s for each in prepared]),
         measured=np.array([each.case.latency_ms for each in prepared]) * 1e-3,
         family=np.array([families.index(each.case.family) for each in prepared]),
+        operators=operator_rows([each.profiled for each in prepared]),
     )
 
 

@@ -13,13 +13,15 @@ Levels, each shrunk toward the one before, the first toward the uncalibrated ans
 Why not one big regression: a card of five measurements must not be worse than none, one of three
 hundred should use them. A level is taken only where families held out of the fit are better
 predicted with it. Residuals are relative, (predicted - measured) / sqrt(predicted measured), near
-to a difference of logarithms, and weighted down where they are outliers (Huber). Plain arrays
-only: what the columns mean is told by `features.py`, what the rows are by `calibrate.py`.
+to a difference of logarithms, and weighted down where they are outliers (Huber). Times of single
+operators, where a profiler told them, are further rows from `kinds` on (`operators.py`); how much
+they weigh is chosen with the ridge, and judged by the latencies of whole models alone. Plain
+arrays only: what the columns mean is told by `features.py`, what the rows are by `calibrate.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +29,16 @@ from numpy.typing import NDArray
 from slicewise.predict.correction import LEAST_PART
 from slicewise.predict.features import CLASSES, FEATURES, KIND_OF_CLASS, ROOFLINE
 from slicewise.predict.kernels import Array, Indices
+from slicewise.predict.operators import OperatorRows
 
 LEVELS = ("none", "factor", "kinds", "parts", "classes")
 # The ways from the coarse to the fine.
 CHAINS = (("factor", "kinds", "parts", "classes"), ("factor", "kinds", "classes"))
 # Strengths tried at each level, in units of one measurement's squared relative residual.
 RIDGES = (0.001, 0.01, 0.1, 1.0)
+# Tried weights of all operators of a model, over that of its latency.
+OPERATOR_WEIGHTS = (0.0, 0.3, 1.0, 3.0)
+FIRST_WEIGHT = 1.0
 # One factor: the roofline's error of a model beside that common to all models of a device, as
 # variances. Uncalibrated errors scatter by about 0.25 around a bias of about 0.35 (logarithms).
 FACTOR_PRIOR = 0.5
@@ -49,17 +55,23 @@ _HOST = -1
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Measurements as rows: `design` [rows, classes, features] and `host` in seconds,
-    `measured` in seconds, `family` a number for each row."""
+    `measured` in seconds, `family` a number for each row. `operators` are parts of the rows that
+    were timed by themselves."""
 
     design: Array
     host: Array
     measured: Array
     family: Indices
+    operators: OperatorRows = field(default_factory=OperatorRows)
 
     def rows(self, which: NDArray[np.bool_]) -> "Problem":
         """Return the problem of some of the rows."""
         return Problem(
-            self.design[which], self.host[which], self.measured[which], self.family[which]
+            self.design[which],
+            self.host[which],
+            self.measured[which],
+            self.family[which],
+            self.operators.of(which),
         )
 
     @property
@@ -91,13 +103,18 @@ def uncalibrated() -> Theta:
     return Theta(kernels, 1.0)
 
 
-Step: TypeAlias = tuple[str, float]  # a level and its ridge
+class Step(NamedTuple):
+    """A level, its ridge and the weight of the operators in it."""
+
+    level: str
+    ridge: float
+    operators: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fit, the levels that led to it with their ridges, and what each row is predicted as while
-    its family is held out (the uncalibrated answer where nothing can be held out)."""
+    """A fit, the levels that led to it, and what each row is predicted as while its family is held
+    out (the uncalibrated answer where nothing can be held out)."""
 
     theta: Theta
     steps: tuple[Step, ...]
@@ -106,7 +123,7 @@ class Fitted:
     @property
     def level(self) -> str:
         """The finest level."""
-        return self.steps[-1][0] if self.steps else LEVELS[0]
+        return self.steps[-1].level if self.steps else LEVELS[0]
 
 
 def fit(problem: Problem) -> Fitted:
@@ -121,12 +138,12 @@ def fit(problem: Problem) -> Fitted:
 
 
 def choose(problem: Problem) -> tuple[Step, ...]:
-    """Return the levels to fit, each with its ridge; none where none helps.
+    """Return the levels to fit, each with its ridge and weight; none where none helps.
 
     With too few families to hold any out: one factor.
     """
     if problem.families < LEAST_FAMILIES:
-        return (("factor", FACTOR_PRIOR),)
+        return (Step("factor", FACTOR_PRIOR),)
     parts = [(problem.rows(~fold), problem.rows(fold)) for fold in _folds(problem)]
     best_error, best = _error(parts, [uncalibrated()] * len(parts)), tuple[Step, ...]()
     # What led to a chain of levels: chains share their beginnings.
@@ -150,23 +167,36 @@ def _extend(
     thetas: Sequence[Theta],
     level: str,
 ) -> tuple[float, tuple[Step, ...], list[Theta]]:
-    """Return the held-out error with one more level at its best ridge, its steps and its fits."""
-    tried = []
-    for ridge in (FACTOR_PRIOR,) if level == "factor" else RIDGES:
+    """Return the held-out error with one more level at its best ridge and weight, its steps and
+    its fits: first the ridge, then the weight at that ridge."""
+
+    def tried(step: Step) -> tuple[float, Step, list[Theta]]:
         made = [
-            _fit_level(train, level, ridge, theta)
-            for (train, _), theta in zip(parts, thetas, strict=True)
+            _fit_level(train, step, theta) for (train, _), theta in zip(parts, thetas, strict=True)
         ]
-        tried.append((_error(parts, made), -ridge, made))
-    error, minus_ridge, best = min(tried, key=lambda each: each[:2])
-    return error, (*steps, (level, -minus_ridge)), best
+        return _error(parts, made), step, made
+
+    def best(of: Sequence[tuple[float, Step, list[Theta]]]) -> tuple[float, Step, list[Theta]]:
+        return min(of, key=lambda each: (each[0], -each[1].ridge, each[1].operators))
+
+    if level == "factor":
+        found = tried(Step(level, FACTOR_PRIOR))
+    else:
+        is_profiled = any(train.operators.blocks for train, _ in parts)
+        weight = (steps[-1].operators or FIRST_WEIGHT) if is_profiled else 0.0
+        found = best([tried(Step(level, ridge, weight)) for ridge in RIDGES])
+        others = [each for each in OPERATOR_WEIGHTS if each != weight] if is_profiled else []
+        ridge = found[1].ridge
+        found = best([found, *(tried(Step(level, ridge, each)) for each in others)])
+    error, step, made = found
+    return error, (*steps, step), made
 
 
 def fit_steps(problem: Problem, steps: Sequence[Step]) -> Theta:
     """Return the fit of these levels, each shrunk toward the one before."""
     theta = uncalibrated()
-    for level, ridge in steps:
-        theta = _fit_level(problem, level, ridge, theta)
+    for step in steps:
+        theta = _fit_level(problem, step, theta)
     return theta
 
 
@@ -206,11 +236,11 @@ def _fit_factor(problem: Problem, prior: float) -> Theta:
     return Theta(start.kernels * factor, factor)
 
 
-def _fit_level(problem: Problem, level: str, ridge: float, prior: Theta) -> Theta:
+def _fit_level(problem: Problem, step: Step, prior: Theta) -> Theta:
     """Return the non-negative coefficients of one level, shrunk toward `prior`."""
-    if level == "factor":
-        return _fit_factor(problem, ridge)
-    group = _groups(level)
+    if step.level == "factor":
+        return _fit_factor(problem, step.ridge)
+    group = _groups(step.level)
     count = int(group.max()) + 1
     columns = _grouped(problem.design, group, count)
     matrix = np.concatenate([columns, problem.host[:, None]], axis=1)
@@ -227,14 +257,16 @@ def _fit_level(problem: Problem, level: str, ridge: float, prior: Theta) -> Thet
     solution = start[used]
     base = solution.copy()
     weights = _weights(problem)
+    operators = _grouped_operators(problem, place, used) if step.operators else OperatorRows()
     for _ in range(ROUNDS):
         predicted = np.maximum(matrix @ solution, 1e-12)
         scale = np.sqrt(predicted * problem.measured)
         residual = (predicted - problem.measured) / scale
         row = np.sqrt(weights * _huber(residual)) / scale
         scaled = matrix * row[:, None]
-        gram = scaled.T @ scaled + ridge * np.eye(len(used))
-        right = scaled.T @ (row * problem.measured) + ridge * base
+        gram, right = operators.normal(solution, weights * step.operators, huber=HUBER)
+        gram += scaled.T @ scaled + step.ridge * np.eye(len(used))
+        right += scaled.T @ (row * problem.measured) + step.ridge * base
         solution = non_negative(gram, right, solution)
     full = start.copy()
     full[used] = solution
@@ -261,6 +293,13 @@ def _grouped(design: Array, group: Indices, count: int) -> Array:
     for i in np.flatnonzero((place >= 0) & np.any(flat > 0, axis=0)):
         summed[:, place[i]] += flat[:, i]
     return summed
+
+
+def _grouped_operators(problem: Problem, place: Indices, used: Indices) -> OperatorRows:
+    """Return the operators with the columns of a level, numbered as in `used`."""
+    number = np.full(max(int(place.max()), int(used.max())) + 2, -1)
+    number[used] = np.arange(len(used))
+    return problem.operators.grouped(np.where(place >= 0, number[place], -1))
 
 
 def _huber(residual: Array) -> Array:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from slicewise.core.errors import StoreError
-from slicewise.core.measurement import Measurement
+from slicewise.core.measurement import Measurement, Outcome
 from slicewise.store.home import home
 from slicewise.store.keys import Conditions, column_text, condition, own_text, shown_text
 from slicewise.store.record_codec import (
@@ -208,12 +208,13 @@ class RecordStore:
         )
         return dict(rows)
 
-    def points_done(self, campaign: str) -> set[str]:
-        """Return the points of a campaign that have a record, whatever its outcome."""
-        rows = self._ask(
-            "SELECT DISTINCT point FROM record WHERE campaign <> '' AND campaign = ?",
-            (column_text(campaign),),
-        )
+    def points_done(self, campaign: str, *, outcome: Outcome | None = None) -> set[str]:
+        """Return the points of a campaign that have a record, of that outcome if one is given."""
+        asked = "SELECT DISTINCT point FROM record WHERE campaign <> '' AND campaign = ?"
+        values = [column_text(campaign)]
+        if outcome is not None:
+            asked, values = f"{asked} AND outcome = ?", [*values, outcome.value]
+        rows = self._ask(asked, tuple(values))
         return {own_text(row[0]) for row in rows} - {""}
 
     def numbers(self) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """The command `calibrate`: records in, a device card out, errors before and after shown."""
 
 import os
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,12 +11,19 @@ from slicewise.app.measuring.commands import Here, Store
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
 
+if TYPE_CHECKING:
+    from slicewise.flows.calibrate import FamilyOf
+
 
 def calibrate(
     device: Here = None,
     campaign: Annotated[
         str | None,
-        typer.Option("--campaign", metavar="NAME", help="Learn from this campaign only."),
+        typer.Option(
+            "--campaign",
+            metavar="NAME|SPEC",
+            help="Learn from this campaign only; a file also tells the families of its models.",
+        ),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the card, so that predict uses it.")
@@ -33,9 +41,15 @@ def calibrate(
     from slicewise.flows.calibrate import calibrate as run_calibrate
 
     check_outputs((output,), inputs=[])
+    name, family_of = _campaign(campaign)
     with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         found = run_calibrate(
-            device=device, store=store, campaign=campaign, keep=keep, progress=progress
+            device=device,
+            store=store,
+            campaign=name,
+            keep=keep,
+            family_of=family_of,
+            progress=progress,
         )
 
     def report() -> None:
@@ -44,3 +58,14 @@ def calibrate(
         console().print(calibrate_report(found))
 
     show(lambda: calibrate_document(found), report, as_json=as_json, output=output)
+
+
+def _campaign(text: str | None) -> "tuple[str | None, FamilyOf | None]":
+    """Return the name of a campaign, and how its file groups models where one is given."""
+    if text is None or not Path(text).is_file():
+        return text, None
+    from slicewise.flows.calibrate import families
+    from slicewise.flows.campaign_spec import read_spec
+
+    spec = read_spec(Path(text))
+    return spec.name, families({model.location: model.family for model in spec.models})

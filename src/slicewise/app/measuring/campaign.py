@@ -1,5 +1,6 @@
 """The road from a campaign's options to its progress lines and its summary."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -32,9 +33,11 @@ class _Teller:
         self.seen = progress
         line = progress_line(progress)
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{line}")
+            # a line that wraps could not be renewed
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(f"\r\x1b[K{line[: width - 1]}")
             sys.stderr.flush()
-        elif time.monotonic() - self.last_s >= _LINE_S or progress.done == progress.points:
+        elif time.monotonic() - self.last_s >= _LINE_S or progress.seconds_left == 0:
             self.last_s = time.monotonic()
             typer.echo(line, err=True)
 
@@ -66,6 +69,7 @@ def run(
     *,
     store: Path | None,
     fresh: bool,
+    retry: bool,
     limit: int | None,
     executor: str | None,
     workers: int | None,
@@ -75,6 +79,8 @@ def run(
     from slicewise.execute._base import make_executor
 
     spec = read_spec(path)
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers} is not a positive number; write --workers 2")
     if workers is not None and workers > 1 and executor is None:
         raise UsageError(
             f"--workers {workers} would measure {workers} points at once on the same cores; give"
@@ -84,16 +90,24 @@ def run(
     teller = _Teller()
     try:
         result = run_campaign(
-            spec, executor=carrier, store=store, fresh=fresh, limit=limit, progress=teller
+            spec,
+            executor=carrier,
+            store=store,
+            fresh=fresh,
+            retry=retry,
+            limit=limit,
+            progress=teller,
         )
     except KeyboardInterrupt:
         teller.finish()
         if teller.seen is not None:
-            typer.echo(
-                f"{teller.seen.done:,} of {teller.seen.points:,} points are kept; the same"
-                " command goes on from there",
-                err=True,
+            kept = f"{teller.seen.done:,} of {teller.seen.points:,} points are kept"
+            goes_on = (
+                "--fresh would measure them anew"
+                if fresh
+                else "the same command goes on from there"
             )
+            typer.echo(f"{kept}; {goes_on}", err=True)
         raise
     teller.finish()
     show(
@@ -110,14 +124,18 @@ def run(
 def run_preparation(path: Path, *, as_json: bool) -> None:
     """Read and export the models of a campaign and tell which cannot be."""
     spec = read_spec(path)
+    prepared = 0
 
     def tell(what: str, number: int, count: int) -> None:
+        nonlocal prepared
+        prepared = count
         typer.echo(f"{number:,} of {count:,}: {clean(what)}", err=True)
 
     failures = prepare_campaign(spec, progress=tell)
     document: dict[str, object] = {
-        "schema": "slicewise.campaign/1",
+        "schema": "slicewise.campaign-preparation/1",
         "name": spec.name,
+        "prepared": prepared - len(failures),
         "failures": list(failures),
     }
     show(
@@ -126,6 +144,8 @@ def run_preparation(path: Path, *, as_json: bool) -> None:
         as_json=as_json,
         output=None,
     )
+    if failures and len(failures) == prepared:
+        raise MeasureError(f"no model can be measured; the first: {failures[0]}")
 
 
 def _ready_lines(name: str, failures: tuple[str, ...]) -> str:

@@ -161,6 +161,9 @@ def campaign(
         bool,
         typer.Option("--fresh/--resume", help="Measure all anew, or only what is not there yet."),
     ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Also measure again the points that failed.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", help="End after so many points.")
     ] = None,
@@ -194,12 +197,24 @@ def campaign(
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit} is not a positive number of points; write --limit 20")
     if prepare:
+        given = {
+            "--fresh": fresh or None,
+            "--retry": retry or None,
+            "--limit": limit,
+            "--executor": executor,
+            "--workers": workers,
+        }
+        if ignored := [name for name, value in given.items() if value is not None]:
+            raise UsageError(
+                f"--prepare measures nothing, so that {ignored[0]} says nothing; leave one out"
+            )
         run_preparation(spec, as_json=as_json)
         return
     run(
         spec,
         store=store,
         fresh=fresh,
+        retry=retry,
         limit=limit,
         executor=executor,
         workers=workers,

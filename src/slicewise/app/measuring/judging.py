@@ -1,21 +1,32 @@
 """The commands `check` and `compare`: a prediction, or another case, beside a measurement."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from slicewise.app.arguments import AsJson, BatchAxes, Dims, Inputs, OneModel, Output
+from slicewise.app.arguments import (
+    AsJson,
+    BatchAxes,
+    CardOption,
+    Dims,
+    Inputs,
+    OneModel,
+    Output,
+)
 from slicewise.app.measuring.commands import (
     Budget,
     Here,
     MeasuredPrecision,
     MeasuredRuntime,
+    MemoryLimit,
     RuntimeOptions,
     ShareOption,
     Store,
     Threads,
+    TimeLimit,
     parse_settings,
     protocol_of,
 )
@@ -39,7 +50,10 @@ def check(
     dim: Dims = None,
     batch_axis: BatchAxes = None,
     option: RuntimeOptions = None,
+    card: CardOption = None,
     budget: Budget = None,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the measurement in the record store.")
     ] = True,
@@ -64,7 +78,7 @@ def check(
         dims=options.parse_dims(dim or []),
         inputs=options.parse_inputs(inputs or []),
         batch_axes=options.parse_batch_axes(batch_axis or []),
-        protocol=protocol_of(budget, None, None, None),
+        protocol=protocol_of(budget, None, time_limit, memory_limit),
     )
     with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
         found = run_check(
@@ -72,6 +86,7 @@ def check(
             device=device,
             batch=batch,
             options=asked,
+            card=card,
             keep=keep,
             store=store,
             progress=progress,
@@ -113,34 +128,50 @@ def compare(
     ] = None,
     inputs: Inputs = None,
     dim: Dims = None,
+    batch_axis: BatchAxes = None,
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="Turns of measuring A and B.")
     ] = 3,
     budget: Budget = None,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the measurements in the record store.")
     ] = True,
     store: Store = None,
     as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Tell how many times as long B takes as A, with an interval, or that no difference is shown.
 
     Models are measured now, in turn; numbers are records of `slicewise records list`.
     """
     from slicewise.app import options
+    from slicewise.app.files import check_outputs
     from slicewise.app.measuring.check_report import compare_document, compare_report
     from slicewise.flows.compare import Case
     from slicewise.flows.compare import compare as run_compare
     from slicewise.flows.measure import MeasureOptions
 
+    check_outputs((output,), inputs=[name for name in (a, b) if _record(name) is None])
+    numbers = (_record(a), _record(b))
+    if None not in numbers:
+        _refuse_given(
+            {"--device": device, "--runtime": runtime, "--batch": batch, "--precision": precision,
+             "--threads": threads, "--share": share, "--option": option, "--input": inputs,
+             "--dim": dim, "--batch-axis": batch_axis, "--budget": budget,
+             "--time-limit": time_limit, "--memory-limit": memory_limit}
+        )  # fmt: skip
     dims = options.parse_dims(dim or [])
     shapes = options.parse_inputs(inputs or [])
+    axes = options.parse_batch_axes(batch_axis or [])
+    protocol = protocol_of(budget, None, time_limit, memory_limit)
     shares = _sides("--share", None, given=share)
     settings = _settings(option or [])
     cases = [
         Case(
-            None if name.isdigit() else name,
-            int(name) if name.isdigit() else None,
+            name if numbers[i] is None else None,
+            numbers[i],
             device,
             _whole("--batch", _sides("--batch", batch)[i]),
             MeasureOptions(
@@ -151,7 +182,8 @@ def compare(
                 runtime_options=settings[i],
                 dims=dims,
                 inputs=shapes,
-                protocol=protocol_of(budget, None, None, None),
+                batch_axes=axes,
+                protocol=protocol,
             ),
         )
         for i, name in enumerate((a, b))
@@ -160,14 +192,22 @@ def compare(
         found = run_compare(
             cases[0], cases[1], rounds=rounds, keep=keep, store=store, progress=progress
         )
-    names = [_name(name, i, (runtime, batch, precision, threads)) for i, name in enumerate((a, b))]
+    told = [
+        _sides("--runtime", runtime),
+        _sides("--batch", batch),
+        _sides("--precision", precision),
+        _sides("--threads", threads),
+        shares,
+        *((f"{key}={settings[0][key]}", f"{key}={settings[1][key]}") for key in settings[0]),
+    ]
+    names = [_name(name, i, told) for i, name in enumerate((a, b))]
 
     def report() -> None:
         from slicewise.app.report import console
 
         console().print(compare_report(found, names))
 
-    show(lambda: compare_document(found, names), report, as_json=as_json, output=None)
+    show(lambda: compare_document(found, names), report, as_json=as_json, output=output)
 
 
 def _sides(
@@ -188,7 +228,7 @@ def _sides(
 def _whole(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text[:10]) < 1:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise UsageError(f"{option} {text!r} is not a positive whole number; write {option} 1,8")
     return int(text)
 
@@ -205,11 +245,23 @@ def _settings(values: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     return made
 
 
-def _name(name: str, i: int, told: Sequence[str | None]) -> str:
+def _record(name: str) -> int | None:
+    """Return the number of a record, None for a model."""
+    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None
+
+
+def _refuse_given(options: Mapping[str, object]) -> None:
+    """Raise `UsageError` for an option about measuring, where both sides are records."""
+    for name, value in options.items():
+        if value:
+            raise UsageError(
+                f"{name} says how a model is measured, and both sides are records, which are taken"
+                " as they are; leave it out, or give models"
+            )
+
+
+def _name(name: str, i: int, told: Sequence[tuple[str | None, str | None]]) -> str:
     """Return what a side is called: the model and what the two differ in."""
-    words = [name if not name.isdigit() else f"record {name}"]
-    for text in told:
-        values = [] if text is None else [part.strip() for part in text.split(",")]
-        if len(values) == 2 and values[0] != values[1]:
-            words.append(values[i])
-    return ", ".join(words)
+    if _record(name) is not None:
+        return f"record {name}"
+    return ", ".join([name, *(pair[i] or "" for pair in told if pair[0] != pair[1])])

@@ -18,8 +18,11 @@ def measure_report(measurements: Sequence[Measurement], *, kept: str) -> Rendera
     """Return the report of `slicewise measure`; `kept` says where the records are."""
     parts: list[RenderableType] = [_answer(measurements), Text(), _table(measurements)]
     failures = dict.fromkeys(made.error for made in measurements if made.latency_ms is None)
-    if len(failures) < len(measurements):  # else the answer has said it
-        parts.extend(Text(f"failed: {clean(error)}") for error in failures)
+    is_any_made = any(made.latency_ms is not None for made in measurements)
+    if not is_any_made:
+        del failures[measurements[0].error]  # the answer has said it
+    parts.extend(Text(f"failed: {clean(error)}") for error in failures)
+    if is_any_made:
         parts.append(Text(_how(measurements), style="dim"))
     if kept:
         parts.append(Text(kept, style="dim"))

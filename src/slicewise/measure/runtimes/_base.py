@@ -6,11 +6,13 @@ record, which is the harness's work. Frameworks are imported inside functions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slicewise.core.errors import MissingDependency
 from slicewise.core.measurement import NodeTime, Subject
 from slicewise.core.notes import Note
 from slicewise.core.plugins import PluginTable
@@ -89,3 +91,24 @@ RUNTIMES = PluginTable(
 def load_runtime(name: str) -> Runtime:
     """Return the runtime called `name`; `UsageError` lists the known ones."""
     return cast(Runtime, RUNTIMES.load(name))
+
+
+# What has to be installed for a runtime: package, and the extra that brings it (None: the core).
+_PACKAGES: Mapping[str, tuple[str, str | None]] = {
+    "onnxruntime": ("onnxruntime", None),
+    "torch-eager": ("torch", "torch"),
+    "torch-compile": ("torch", "torch"),
+    "openvino": ("openvino", "tune"),
+}
+
+
+def available_runtime(name: str) -> Runtime:
+    """Return the runtime called `name` if its framework is installed; nothing is imported.
+
+    `UsageError` lists the known ones; `MissingDependency` names what to install.
+    """
+    runtime = load_runtime(name)
+    package, extra = _PACKAGES.get(name, ("", None))
+    if package and find_spec(package) is None:
+        raise MissingDependency(f"runtime {name}", package=package, extra=extra)
+    return runtime

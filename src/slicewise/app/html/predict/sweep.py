@@ -59,7 +59,7 @@ def _sweep(
         optional_dims=frozenset(options.dims),
     )
     # The graph is bound already; nobody asked for these, so that `strict` does not refuse them.
-    bare = PredictOptions(precision=options.precision, runtime=options.runtime)
+    bare = PredictOptions(precision=options.precision, runtime=options.runtime, card=options.card)
     for batch in BATCHES:
         if any(made.batch == batch for made in known):
             continue
