@@ -11,8 +11,8 @@ import slicewise
 from slicewise.app.cli import run
 from slicewise.core.cost import Estimate
 from slicewise.core.errors import MeasureError, UsageError
-from slicewise.core.measurement import MeasuredMemory, Measurement, Outcome
-from slicewise.flows.calibrate import calibrate, family_of_location
+from slicewise.core.measurement import Environment, MeasuredMemory, Measurement, Outcome
+from slicewise.flows.calibrate import _useful, calibrate, family_of_location
 from slicewise.flows.measure import target_here
 from slicewise.flows.predict import PredictOptions, predict_many
 from slicewise.store.records import RecordStore
@@ -129,8 +129,41 @@ def test_of_repeats_the_middle_one_goes_in(home: Path, light: Light) -> None:
     assert 1.3 < after.latency_ms.value / before.latency_ms.value < 2.5
 
 
+def test_records_of_a_busy_machine_are_left_out_where_there_are_others(
+    home: Path, light: Light
+) -> None:
+    busy = Environment(waited=0.4, core_share=0.5)
+    _kept([_record(light(n), factor=9.0, threads=_cores(), environment=busy) for n in NAMES])
+    found = calibrate(device="cpu", keep=False)
+    assert found.used == 3
+    assert "all there is" in {n.code: n.text for n in found.notes}["records-disturbed"]
+    _kept([_record(light(n), factor=2.0, threads=_cores()) for n in NAMES])
+    found = calibrate(device="cpu", keep=False)
+    assert found.used == 3
+    assert "left out" in {n.code: n.text for n in found.notes}["records-disturbed"]
+    assert found.card.corrections[0].after.median < 0.2
+
+
+def test_a_correction_that_helps_nobody_is_not_kept(home: Path, light: Light) -> None:
+    _kept([_record(light(n), factor=2.0, threads=_cores()) for n in NAMES])
+    good = calibrate(device="cpu", keep=False).card
+    (correction,) = good.corrections
+    worse = replace(correction, precision="fp16", after=replace(correction.after, mean=9.0))
+    card, notes = _useful(replace(good, corrections=(correction, worse)))
+    assert card.corrections == (correction,)
+    assert [note.code for note in notes] == ["correction-useless"]
+    with pytest.raises(MeasureError, match="predicted no better with a correction"):
+        _useful(replace(good, corrections=(worse,)))
+
+
+def test_a_campaign_that_has_no_records_is_named(home: Path, light: Light) -> None:
+    _kept([_record(light("resnet50"), factor=2.0, threads=_cores())])
+    with pytest.raises(MeasureError, match=r"given none in campaign 'nope'"):
+        calibrate(device="cpu", campaign="nope")
+
+
 def test_nothing_to_learn_from_is_one_line(home: Path, light: Light) -> None:
-    with pytest.raises(MeasureError, match=r"no record of cpu to calibrate from, given 0 records"):
+    with pytest.raises(MeasureError, match=r"no record of cpu to calibrate from, given none"):
         calibrate(device="cpu")
 
 

@@ -190,6 +190,12 @@ def test_fewer_threads_than_cores_are_pinned_to_as_many(decoder: str) -> None:
     assert _job(decoder, threads=None).share is None
 
 
+def test_more_threads_than_cores_are_noted(decoder: str) -> None:
+    codes = {note.code for note in _job(decoder, threads=99).subject.notes}
+    assert "threads-crowded" in codes
+    assert "threads-crowded" not in {note.code for note in _job(decoder).subject.notes}
+
+
 def test_a_measurement_waits_for_its_turn(
     decoder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

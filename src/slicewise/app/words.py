@@ -125,7 +125,7 @@ def intervals_sentence(predictions: Iterable[Prediction]) -> str:
     """Return what the intervals of these predictions rest on, as one sentence."""
     rests = {_rest_of(made) for made in predictions}
     if rests == {"card"}:
-        return "Intervals hold 90 % of models measured on this device, their family left out."
+        return "Intervals follow from what was measured on this device, as its card tells."
     if rests == {"open"}:
         return "Intervals hold 90 % of open measurements of this kind."
     if rests == {"nothing"}:

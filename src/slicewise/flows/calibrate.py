@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,13 +67,17 @@ def calibrate(
     target = target_here(device)
     records = _records(target.device, store, campaign)
     usable, notes = _of_this_device(records, target.device)
+    usable, disturbed = _undisturbed(usable)
+    notes = (*notes, *disturbed)
     cases, more = cases_of(
         usable, target.device, family_of=family_of or family_of_location, progress=progress
     )
     if not cases:
         reasons = "; ".join(note.text for note in (*notes, *more))
+        given = f"{len(records)} records" if records else "none"
+        given += f" in campaign {campaign!r}" if campaign is not None else ""
         raise MeasureError(
-            f"no record of {target.device.name} to calibrate from, given {len(records)} records"
+            f"no record of {target.device.name} to calibrate from, given {given}"
             f"{f' ({reasons})' if reasons else ''}; measure some models first, as in `slicewise"
             " measure timm:resnet18`, or run a campaign"
         )
@@ -84,6 +88,8 @@ def calibrate(
         made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         progress=progress,
     )
+    card, useless = _useful(card)
+    notes = (*notes, *useless)
     path = ""
     if keep:
         folder = cards_folder()
@@ -91,6 +97,28 @@ def calibrate(
             raise StoreError("there is no folder to keep the card in; set SLICEWISE_HOME to one")
         path = str(save_card(card, folder))
     return Calibration(card, path, len(cases), len(records), (*notes, *more))
+
+
+def _useful(card: "Card") -> "tuple[Card, tuple[Note, ...]]":
+    """Return the card without corrections that predict no better than none at all.
+
+    `MeasureError` where not one is left.
+    """
+    kept = tuple(each for each in card.corrections if each.after.mean <= each.before.mean)
+    notes = []
+    for each in card.corrections:
+        if each not in kept:
+            case = f"{each.runtime}, {each.precision}{f', {each.slice}' if each.slice else ''}"
+            text = (
+                f"{case}: the {each.measurements} cases are predicted no better with a correction;"
+                " none is kept"
+            )
+            notes.append(Note("correction-useless", text))
+    if not kept:
+        raise MeasureError(
+            f"{'; '.join(note.text for note in notes)}; measure more models, on a quiet machine"
+        )
+    return replace(card, corrections=kept), tuple(notes)
 
 
 def _records(device: Device, store: Path | None, campaign: str | None) -> list[Measurement]:
@@ -165,6 +193,30 @@ def cases_of(
             )
         )
     return cases, tuple(notes)
+
+
+# Beyond these a record says more of its neighbours than of the model: threads waited for a core
+# for over a twentieth of the time, or busy loops got less than half of the cores.
+_MOST_WAITED, _LEAST_SHARE = 0.05, 0.5
+
+
+def _is_disturbed(made: Measurement) -> bool:
+    around = made.environment
+    waited = around.waited is not None and around.waited > _MOST_WAITED
+    return waited or (around.core_share is not None and around.core_share < _LEAST_SHARE)
+
+
+def _undisturbed(
+    measurements: Sequence[Measurement],
+) -> tuple[list[Measurement], tuple[Note, ...]]:
+    """Return the measurements that had the machine to themselves, or all where none had."""
+    calm = [each for each in measurements if not _is_disturbed(each)]
+    count = len(measurements) - len(calm)
+    if not count:
+        return calm, ()
+    what = "left out" if calm else "all there is, so the card is made of them"
+    text = f"{count} records were taken while others used the cores: {what}; measure them again"
+    return calm or list(measurements), (Note("records-disturbed", text),)
 
 
 def _middle_of_repeats(measurements: Iterable[Measurement]) -> list[Measurement]:

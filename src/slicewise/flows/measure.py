@@ -11,6 +11,7 @@ from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError, UsageError
 from slicewise.core.graph import Graph
 from slicewise.core.measurement import Job, Measurement, Outcome, Protocol, Subject
+from slicewise.core.notes import Note
 from slicewise.core.precision import Precision
 from slicewise.core.share import Mechanism, Share
 from slicewise.flows.load import ModelLike, load, positive
@@ -162,8 +163,9 @@ def jobs_of(
         _refuse_place(runtime, target)
         share = target.share or _pinned(target, threads)
         precision = options.precision or own_precision(graph).name
+        subject = _subject(graph, sorted(runtime.forms), precision=precision)
         yield Job(
-            _subject(graph, sorted(runtime.forms), precision=precision),
+            replace(subject, notes=(*subject.notes, *_crowded(target, threads))),
             runtime.name,
             graph.batch_size,
             precision=precision,
@@ -193,6 +195,16 @@ def _pinned(target: Target, threads: int | None) -> Share | None:
     if target.place != "cpu" or threads is None or threads >= len(cores) or binder.is_available():
         return None
     return binder.part_of_percent(100 * threads / len(cores), cores)
+
+
+def _crowded(target: Target, threads: int | None) -> tuple[Note, ...]:
+    """Return the Note that there are more threads than cores: they wait for one another."""
+    from slicewise.measure.quiet import bound_cores
+
+    cores = len(bound_cores() if target.share is None else target.share.cores)
+    if target.place != "cpu" or threads is None or threads <= cores:
+        return ()
+    return (Note("threads-crowded", f"{threads} threads on {cores} cores wait for one another"),)
 
 
 # A green context holds what torch launches in it; other runtimes set the device anew, which leaves

@@ -112,7 +112,7 @@ def _refuse_constant(text: str) -> float:
 def _damaged(path: Path, why: str) -> StoreError:
     return StoreError(
         f"the card {str(path)!r} cannot be used: {why}; a card is what slicewise calibrate"
-        f" writes ({SCHEMA}); delete it or calibrate again"
+        f" writes ({SCHEMA}); calibrate again, delete it, or predict with --card none"
     )
 
 

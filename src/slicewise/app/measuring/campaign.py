@@ -175,7 +175,7 @@ def _report(result: CampaignResult, store: Path | None) -> None:
     told = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     open_points = result.points - result.done_before - measured
     lines = [
-        f"{clean(result.name)}: {counted(measured, 'point')} measured"
+        f"{clean(result.name)}: {counted(measured, 'point')} done"
         f"{f' ({told})' if told else ''} in {duration(result.seconds)}"
         f"{f', {result.done_before:,} were there before' if result.done_before else ''}"
         f"{f', {open_points:,} still open' if open_points else ''}",

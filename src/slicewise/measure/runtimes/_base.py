@@ -77,7 +77,7 @@ class Runtime(Protocol):
 
 
 RUNTIMES = PluginTable(
-    what="runtime to measure with",
+    what="measuring runtime",
     rows={
         "onnxruntime": "slicewise.measure.runtimes.onnxruntime:RUNTIME",
         "torch-eager": "slicewise.measure.runtimes.torch:EAGER",
