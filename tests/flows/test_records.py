@@ -74,6 +74,11 @@ def test_nothing_is_imported_if_one_of_the_files_is_missing(
     assert not home.exists()
 
 
+def test_a_number_beyond_64_bits_is_no_record(filled: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no record 9{30} in"):
+        show_record(filled, int("9" * 30))
+
+
 def test_an_unknown_format_is_told(filled: Path) -> None:
     with pytest.raises(UsageError, match="format 'xml' is unknown; it is one of jsonl, parquet"):
         export_records(filled, io.BytesIO(), {}, form="xml")

@@ -50,7 +50,7 @@ def list_records(store: Path | None, conditions: "Conditions") -> RecordList:
 def show_record(store: Path | None, number: int) -> "Record":
     """Return one record; `UsageError` tells which there are if it is none of them."""
     with _reading(store) as records:
-        found = records.get(number)
+        found = records.get(number) if number < 2**63 else None  # SQLite counts in 64 bits
         if found is None:
             raise _unknown([number], records, _place(store))
         return found

@@ -90,7 +90,8 @@ def _kind_table(found: Check) -> Table:
     add = partial(_add, table)
     for row in found.kinds:
         add(row.kind, row.predicted_ms, row.measured_ms, f"{row.calls:g}")
-    add("between operators", found.prediction.host_ms, found.outside_ms, "")
+    rest = "between operators" if found.outside_ms >= 0 else "cost of profiling"
+    add(rest, found.prediction.host_ms, found.outside_ms, "")
     return table
 
 

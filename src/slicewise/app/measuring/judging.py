@@ -201,6 +201,8 @@ def compare(
         *((f"{key}={settings[0][key]}", f"{key}={settings[1][key]}") for key in settings[0]),
     ]
     names = [_name(name, i, told) for i, name in enumerate((a, b))]
+    if names[0] == names[1]:
+        names = [f"{name} ({side})" for name, side in zip(names, "AB", strict=True)]
 
     def report() -> None:
         from slicewise.app.report import console
