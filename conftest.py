@@ -1,6 +1,7 @@
 """Fixtures of all tests: golden files, the measured data, models that the onnx package ships."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parent
 GOLDEN = ROOT / "tests" / "golden"
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as a terminal gives it: what a shell starts in the background ignores it, and so
+    would every process that a test starts to interrupt it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
