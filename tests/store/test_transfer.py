@@ -2,20 +2,18 @@
 
 import io
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicewise.core.errors import MissingDependency, StoreError, UsageError
+from slicewise.core.errors import MissingDependency, StoreError
 from slicewise.core.measurement import Measurement
 from slicewise.store import transfer
 from slicewise.store.parquet import COLUMNS, export_parquet, import_parquet
 from slicewise.store.records import RecordStore
-from slicewise.store.transfer import BadLine, export_jsonl, import_jsonl, whole_file
+from slicewise.store.transfer import BadLine, export_jsonl, import_jsonl
 from slicewise.testing.records import failed_measurement, measurements, tiny_measurement
 
 
@@ -171,33 +169,3 @@ def test_a_parquet_file_that_is_none_or_of_others_is_told() -> None:
             import_parquet(store, io.BytesIO(b"PAR1 and no more"))
         with pytest.raises(StoreError, match="no column 'record'"):
             import_parquet(store, io.BytesIO(other.getvalue()))
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    path.write_text("before")
-    path.chmod(0o640)
-    with pytest.raises(StoreError), whole_file(path) as file:
-        file.write(b"half")
-        raise StoreError("in the midst")
-    assert path.read_text() == "before"
-    with whole_file(path) as file:
-        file.write(b"whole")
-    assert path.read_text() == "whole"
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with whole_file(path) as file:
-        file.write(b"through")
-    assert os.read(reader, 100) == b"through"
-    os.close(reader)
-
-
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"), whole_file(tmp_path / "no" / "x"):
-        pass

@@ -1,12 +1,11 @@
 """Writing what a user asked for: whole or not at all."""
 
 import os
-import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from slicewise.core.errors import UsageError
+from slicewise.core.whole_file import output_file
 
 
 def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -> None:
@@ -51,44 +50,6 @@ def resolved(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and rename it there, so that no half file is ever seen.
-
-    A link is followed; a file keeps its permissions. What is no regular file (a pipe, a device) is
-    written to directly, never replaced.
-    """
-    target = resolved(path)
-    try:
-        kept = target.stat()
-    except OSError:
-        kept = None
-    try:
-        if kept is not None and not stat.S_ISREG(kept.st_mode):
-            with target.open("wb") as file:
-                file.write(content)
-        else:
-            mode = 0o666 & ~_umask() if kept is None else stat.S_IMODE(kept.st_mode)
-            _replace(target, content, mode)
-    except OSError as err:
-        raise UsageError(f"output {str(path)!r} cannot be written: {err.strerror}") from err
-
-
-def _replace(target: Path, content: bytes, mode: int) -> None:
-    descriptor, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
-    )
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    """Write `content` to a file that a user asked for, whole or not at all."""
+    with output_file(path) as file:
+        file.write(content)

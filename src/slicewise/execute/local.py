@@ -14,14 +14,14 @@ import multiprocessing
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from slicewise.core.errors import SlicewiseError
 from slicewise.core.executor import Done, Item, Result
+from slicewise.core.processes import interrupts_held
 from slicewise.execute.inline import InlineExecutor
 from slicewise.execute.portable import UNPICKLABLE, encoded, portable, unsendable
 
@@ -147,28 +147,13 @@ def _start(function: Callable[[Any], Any]) -> _Worker:
     process = multiprocessing.get_context("spawn").Process(
         target=_serve, args=(theirs, function), daemon=True
     )
-    with _interrupts_held():
+    with interrupts_held():
         try:
             process.start()
         except UNPICKLABLE as err:
             raise unsendable("function", err) from err
     theirs.close()  # so that the end of the worker is the end of the pipe
     return _Worker(process, ours)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back here, and for good in a process started meanwhile: it inherits the mask."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # The tracker clears the mask when it starts, so it has to run before.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: "connection.Connection[Any, Any]", function: Callable[[Any], Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from slicewise.core.errors import UsageError
+from slicewise.core.whole_file import output_file
 
 if TYPE_CHECKING:
     from slicewise.store.keys import Conditions
@@ -68,7 +69,7 @@ def export_records(
     `form` is 'jsonl' or 'parquet', which needs the extra. `UsageError` if the file cannot be
     written.
     """
-    from slicewise.store.transfer import export_jsonl, whole_file
+    from slicewise.store.transfer import export_jsonl
 
     if form == "parquet":
         from slicewise.store.parquet import export_parquet as export
@@ -79,7 +80,7 @@ def export_records(
     with _reading(store) as records:
         if not isinstance(file, Path):
             return export(records, file, **conditions)
-        with whole_file(file) as opened:
+        with output_file(file) as opened:
             return export(records, opened, **conditions)
 
 

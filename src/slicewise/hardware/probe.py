@@ -7,8 +7,6 @@ changed on the device, nothing is run on it.
 import logging
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
+from slicewise.core.processes import run_command
 from slicewise.hardware.cpu_facts import CpuFacts, device_of_cpu, read_linux, read_sysctl
 from slicewise.hardware.gpu_facts import (
     SMI_FIELDS,
@@ -27,7 +26,6 @@ from slicewise.hardware.gpu_facts import (
 )
 
 _log = logging.getLogger(__name__)
-_COMMAND_TIMEOUT_S = 10.0
 
 Run = Callable[[Sequence[str]], str]
 
@@ -95,28 +93,6 @@ def _device(facts: GpuFacts) -> Device:
     from slicewise.hardware.catalogue import find_device
 
     return device_of_gpu(facts, find=find_device)
-
-
-def run_command(command: Sequence[str]) -> str:
-    """Return what a system tool prints; '' where it is absent, fails or takes too long."""
-    path = shutil.which(command[0])
-    if path is None:
-        return ""
-    try:
-        done = subprocess.run(
-            [path, *command[1:]],
-            capture_output=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as err:
-        _log.warning("%s gave no answer: %s", command[0], err)
-        return ""
-    if done.returncode != 0:
-        _log.warning("%s failed with status %d", command[0], done.returncode)
-        return ""
-    return done.stdout.decode(errors="replace")
 
 
 def facts_from_smi(run: Run) -> tuple[GpuFacts, ...]:

@@ -7,9 +7,7 @@ of `calibrate.py`.
 """
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, TypeVar
 
 from slicewise.core.device import Device
 from slicewise.core.errors import StoreError
+from slicewise.core.whole_file import whole_file
 from slicewise.predict.correction import (
     Band,
     Card,
@@ -55,16 +54,8 @@ def save_card(card: Card, folder: Path) -> Path:
     text = json.dumps({"schema": SCHEMA, **asdict(card)}, indent=1, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".card-", dir=folder)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(f"{text}\n".encode())
     except OSError as err:
         raise StoreError(
             f"the card {str(path)!r} cannot be written: {err.strerror or err}; free the space or"

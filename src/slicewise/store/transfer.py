@@ -4,10 +4,7 @@ A line holds all of a record, so that importing what was exported gives the same
 is imported is judged line by line; a bad one costs no other. The order is that of adding.
 """
 
-import os
-import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +15,7 @@ from typing import BinaryIO, Unpack
 
 import msgspec
 
-from slicewise.core.errors import StoreError, UsageError
+from slicewise.core.errors import StoreError
 from slicewise.core.measurement import Measurement
 from slicewise.store.keys import Conditions
 from slicewise.store.record_codec import (
@@ -161,51 +158,6 @@ def _check(measurement: Measurement) -> None:
     ):  # fmt: skip
         if not 0 <= number < _NUMBER_LIMIT:
             raise CodecError(f"{name} is {number}, not from 0 to 2^63 - 1")
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that appears at `path` when all is written, or not at all.
-
-    A link is followed, a file keeps its permissions; a pipe or a device is written to directly.
-    `UsageError` if it cannot be written.
-    """
-    target = Path(os.path.realpath(path))
-    try:
-        mode = target.stat().st_mode if target.exists() else None
-        if mode is not None and not stat.S_ISREG(mode):
-            with target.open("wb") as file:
-                yield file
-            return
-        with _replacement(target, mode) as file:
-            yield file
-    except OSError as err:
-        raise UsageError(
-            f"output {str(path)!r} cannot be written: {err.strerror or err}; choose another place"
-        ) from err
-
-
-@contextmanager
-def _replacement(target: Path, mode: int | None) -> Iterator[BinaryIO]:
-    descriptor, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
-    )
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=2**20) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(_new_file_mode() if mode is None else stat.S_IMODE(mode))
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _new_file_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 @contextmanager

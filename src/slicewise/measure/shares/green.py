@@ -13,10 +13,11 @@ from typing import Protocol
 
 from slicewise.core.errors import MeasureError
 from slicewise.core.notes import Note
+from slicewise.core.processes import run_command
 from slicewise.core.share import Mechanism, Share
 from slicewise.measure.shares._base import Ending
 from slicewise.measure.shares.mps import seen_note, uuid_of, watch_gpu
-from slicewise.measure.shares.smi import LIST, Run, read_listing, run_command
+from slicewise.measure.shares.smi import LIST, Run, read_listing
 
 _TORCH = (2, 10)  # the first with torch.cuda.green_contexts
 # (least SMs, step) by major compute capability: CUDA driver API, section Green Contexts.

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from slicewise.core.errors import DeviceError, MeasureError, UsageError
 from slicewise.core.notes import Note
+from slicewise.core.processes import run_command
 from slicewise.core.share import Share
 from slicewise.measure.shares._base import Ending
 from slicewise.measure.shares.mps import refuse_late, seen_note
-from slicewise.measure.shares.smi import LIST, Instance, Run, read_listing, run_command
+from slicewise.measure.shares.smi import LIST, Instance, Run, read_listing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from slicewise.core.errors import DeviceError, MeasureError
 from slicewise.core.notes import Note
+from slicewise.core.processes import run_command
 from slicewise.core.share import Mechanism, Share
 from slicewise.measure.shares._base import Ending
 from slicewise.measure.shares.smi import LIST, PROCESSES, Run, count_others, read_listing
-from slicewise.measure.shares.smi import run_command as run_smi
 
 _PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -29,7 +29,7 @@ class MpsBinder:
     """Holds a process to a percentage of SMs. `environment` is the one that CUDA will read."""
 
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
-    run: Run = run_smi
+    run: Run = run_command
     kind: str = "gpu"
 
     def is_available(self) -> str:

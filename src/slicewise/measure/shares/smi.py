@@ -1,13 +1,10 @@
 """What `nvidia-smi` tells about GPUs, MIG instances and processes. Nothing is changed by it."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Run = Callable[[Sequence[str]], str]
-_TIMEOUT_S = 10.0
 LIST = ("nvidia-smi", "-L")
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
 
@@ -27,24 +24,6 @@ class Listing:
 
     gpus: dict[int, str]
     instances: tuple[Instance, ...]
-
-
-def run_command(command: Sequence[str]) -> str:
-    """Return what a system tool prints; '' where it is absent, fails or takes too long."""
-    path = shutil.which(command[0])
-    if path is None:
-        return ""
-    try:
-        done = subprocess.run(
-            [path, *command[1:]],
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
 def read_listing(text: str) -> Listing:

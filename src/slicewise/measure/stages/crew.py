@@ -6,13 +6,11 @@ outlives this process. What the times mean is not judged here.
 
 import multiprocessing
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from slicewise.core.errors import MeasureError
 from slicewise.core.pipeline_measurement import StageSpec
+from slicewise.core.processes import interrupts_held
 from slicewise.core.units import format_capacity
 from slicewise.measure.stages.plan import FEEDER, Plan, state_offset
 from slicewise.measure.stages.rings import Gone, Receiver, Sender
@@ -121,7 +120,7 @@ class Crew:
 
     def start(self, *, total: int, open_stage: OpenStage) -> None:
         """Start all stages and return when their models are open."""
-        with _interrupts_held():
+        with interrupts_held():
             self._shared = _make_memory(self._plan.size_bytes)
             self._is_named = True
             receive, send = self._join(_buffer(self._shared))
@@ -292,7 +291,7 @@ class Crew:
 
     def dismiss(self) -> None:
         """End all processes and give the memory back; what has ended already stays so."""
-        with _interrupts_held():
+        with interrupts_held():
             for member in self._members:
                 if member.stamps is None:
                     member.process.kill()
@@ -328,18 +327,3 @@ def _start(brief: Brief) -> _Member:
     finally:
         theirs.close()  # so that the end of the process is the end of the pipe
     return _Member(brief.stage, process, ours)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back here, and for good in a process started meanwhile: it inherits the mask."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # The tracker clears the mask when it starts, so it has to run before.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
