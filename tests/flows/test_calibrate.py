@@ -119,6 +119,28 @@ def test_records_that_cannot_be_used_are_told(home: Path, light: Light, tmp_path
     assert not (home / "cards").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"options": {"spinning": "0"}}, "records-with-options"),
+        ({"runtime": "openvino"}, "records-unpredicted"),
+        ({"threads": 1000}, "records-crowded"),
+    ],
+)
+def test_records_that_predictions_know_nothing_of_are_left_out(
+    home: Path, light: Light, changes: dict[str, object], code: str
+) -> None:
+    _kept([_record(light("resnet50"), factor=2.0, threads=_cores())])
+    strange = replace(
+        _record(light("resnet50"), factor=9.0, threads=_cores()),
+        **changes,  # type: ignore[arg-type]
+    )
+    _kept([strange])
+    found = calibrate(device="cpu", keep=False)
+    assert (found.used, found.found) == (1, 2)
+    assert [note.code for note in found.notes] == [code]
+
+
 def test_of_repeats_the_middle_one_goes_in(home: Path, light: Light) -> None:
     factors = (2.0, 2.1, 50.0)
     _kept([_record(light("resnet50"), factor=f, threads=_cores()) for f in factors])

@@ -28,7 +28,6 @@ from slicewise.flows.measure import (
     measure,
     part_of,
     run_job,
-    scaled_part_of,
     target_here,
 )
 from slicewise.flows.operators import kind_of
@@ -234,7 +233,7 @@ def test_threads_and_shares_are_parts_of_a_cpu() -> None:
     assert part_of(device, _measured(threads=1)).compute_units == 1
     assert part_of(device, _measured(threads=3, slice="34%")).compute_units == 1
     assert part_of(device, _measured(threads=9)) == device
-    few = scaled_part_of(device, _measured(threads=1, slice="67%"))
+    few = part_of(device, _measured(threads=1, slice="67%"))
     assert (few.compute_units, few.parent) == (1, device)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,9 +67,7 @@ def calibrate(
 
     target = target_here(device)
     records = _records(target.device, store, campaign)
-    usable, notes = _of_this_device(records, target.device)
-    usable, disturbed = _undisturbed(usable)
-    notes = (*notes, *disturbed)
+    usable, notes = _teaching(records, target.device)
     cases, more = cases_of(
         usable, target.device, family_of=family_of or family_of_location, progress=progress
     )
@@ -104,16 +103,16 @@ def _useful(card: "Card") -> "tuple[Card, tuple[Note, ...]]":
 
     `MeasureError` where not one is left.
     """
-    kept = tuple(each for each in card.corrections if each.after.mean <= each.before.mean)
-    notes = []
-    for each in card.corrections:
-        if each not in kept:
-            case = f"{each.runtime}, {each.precision}{f', {each.slice}' if each.slice else ''}"
-            text = (
-                f"{case}: the {each.measurements} cases are predicted no better with a correction;"
-                " none is kept"
-            )
-            notes.append(Note("correction-useless", text))
+    notes = [
+        Note(
+            "correction-useless",
+            f"{each.case}: the {each.measurements} cases are predicted no better with a"
+            " correction; none is kept",
+        )
+        for each in card.corrections
+        if not each.is_useful
+    ]
+    kept = tuple(each for each in card.corrections if each.is_useful)
     if not kept:
         raise MeasureError(
             f"{'; '.join(note.text for note in notes)}; measure more models, on a quiet machine"
@@ -134,21 +133,70 @@ def _records(device: Device, store: Path | None, campaign: str | None) -> list[M
         return [record.measurement for record in found]
 
 
-def _of_this_device(
+def _is_predicted(runtime: str) -> bool:
+    from slicewise.predict.runtimes import RUNTIMES
+
+    return runtime in RUNTIMES
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why records teach nothing about this device, as a Note tells it after their number."""
+
+    code: str
+    text: str
+    holds: Callable[[Measurement, Device], bool]
+
+
+# The first that holds is told.
+_REASONS = (
+    _Reason(
+        "records-of-another-device",
+        "are of another machine's device of the same name",
+        lambda made, device: made.device_digest != device.digest,
+    ),
+    _Reason(
+        "records-without-latency",
+        "have no latency (crashed, refused ...)",
+        lambda made, device: not is_usable(made),
+    ),
+    _Reason(
+        "records-unpredicted",
+        "ran with a runtime that can be measured and not predicted",
+        lambda made, device: not _is_predicted(made.runtime),
+    ),
+    _Reason(
+        "records-with-options",
+        "ran with options of the runtime, of which predictions know nothing",
+        lambda made, device: bool(made.options),
+    ),
+    _Reason(
+        "records-crowded",
+        "had more threads than the device has cores",
+        lambda made, device: device.kind == "cpu" and made.threads > device.compute_units,
+    ),
+)
+
+
+def _teaching(
     measurements: Sequence[Measurement], device: Device
 ) -> tuple[list[Measurement], tuple[Note, ...]]:
-    """Return the measurements with a latency on this very device; Notes count the others."""
-    notes = []
-    ours = [each for each in measurements if each.device_digest == device.digest]
-    if len(ours) < len(measurements):
-        count = len(measurements) - len(ours)
-        text = f"{count} records are of another {device.name} than this machine's; left out"
-        notes.append(Note("records-of-another-device", text))
-    usable = [each for each in ours if is_usable(each)]
-    if len(usable) < len(ours):
-        text = f"{len(ours) - len(usable)} records have no latency (crashed, refused ...)"
-        notes.append(Note("records-without-latency", text))
-    return usable, tuple(notes)
+    """Return the measurements that something can be learned from; Notes count the others."""
+    usable: list[Measurement] = []
+    counts: Counter[_Reason] = Counter()
+    for made in measurements:
+        reason = next((each for each in _REASONS if each.holds(made, device)), None)
+        if reason is None:
+            usable.append(made)
+        else:
+            counts[reason] += 1
+    notes = [
+        Note(each.code, f"{counts[each]} records {each.text}; left out")
+        for each in _REASONS
+        if counts[each]
+    ]
+    usable, disturbed = _undisturbed(usable)
+    return usable, (*notes, *disturbed)
 
 
 def cases_of(
@@ -228,7 +276,7 @@ def _middle_of_repeats(measurements: Iterable[Measurement]) -> list[Measurement]
     for each in measurements:
         case = (
             each.digest, each.location, each.slice, each.mechanism, each.runtime, each.batch,
-            each.precision, each.threads, tuple(sorted(each.options.items())),
+            each.precision, each.threads,
         )  # fmt: skip
         groups.setdefault(case, []).append(each)
     chosen = []

@@ -16,7 +16,7 @@ from slicewise.flows.measure import (
     MeasureOptions,
     is_usable,
     measure,
-    scaled_part_of,
+    part_of,
     target_here,
 )
 from slicewise.flows.predict import PredictOptions, predict_many, ready_graph
@@ -159,7 +159,7 @@ def predict_like(
     card: str | None = None,
 ) -> Prediction:
     """Return the prediction of the case that a measurement was taken of."""
-    part = scaled_part_of(target_here(device).device, measured)
+    part = part_of(target_here(device).device, measured)
     asked = PredictOptions(
         precision=measured.precision,
         runtime=measured.runtime,

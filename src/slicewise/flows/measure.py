@@ -276,16 +276,6 @@ def _parts_of(job: Job) -> list[str]:
 
 
 def part_of(device: Device, measurement: Measurement) -> Device:
-    """Return the device that a measurement ran on, as one of its own: a share's figures where it
-    ran on a share, those of as many cores as it had threads.
-
-    The parent is dropped: a share that was measured needs no rule that scales.
-    """
-    part = scaled_part_of(device, measurement)
-    return part if part.parent is None else replace(part, parent=None)
-
-
-def scaled_part_of(device: Device, measurement: Measurement) -> Device:
     """Return the part of the device that a measurement ran on as `predict` takes it: with its
     parent, so that the rule for slices scales. The whole device where it ran on all of it."""
     if measurement.mechanism == Mechanism.MIG and measurement.slice is not None:

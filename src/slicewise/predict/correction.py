@@ -120,6 +120,17 @@ class Correction:
     memory: MemoryCorrection | None = None
     energy: EnergyCorrection | None = None
 
+    @property
+    def case(self) -> str:
+        """What it is a correction of: 'onnxruntime, fp32, 50%'."""
+        part = () if self.slice is None else (self.slice,)
+        return ", ".join((self.runtime, self.precision, *part))
+
+    @property
+    def is_useful(self) -> bool:
+        """False where predictions are further off with it than without."""
+        return self.after.mean <= self.before.mean
+
 
 @dataclass(frozen=True, slots=True)
 class Card:

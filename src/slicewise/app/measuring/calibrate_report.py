@@ -31,7 +31,7 @@ def calibrate_report(found: Calibration) -> RenderableType:
         f"{card.device}: median error of latency ",
         f"{_percent(best.before.median)} before, ",
         (f"{_percent(best.after.median)} after", "bold green"),
-        f" ({_case(best)}, {counted(best.measurements, 'case')} of {best.families} families)",
+        f" ({best.case}, {counted(best.measurements, 'case')} of {best.families} families)",
     )
     parts: list[RenderableType] = [answer]
     told = f"kept in {found.path}; predict uses it" if found.path else "not kept"
@@ -49,7 +49,7 @@ def _table(corrections: tuple[Correction, ...]) -> Table:
     for each in corrections:
         memory = each.memory
         table.add_row(
-            _case(each),
+            each.case,
             str(each.measurements),
             str(each.families),
             _change(each.before, each.after),
@@ -58,11 +58,6 @@ def _table(corrections: tuple[Correction, ...]) -> Table:
             each.level,
         )
     return table
-
-
-def _case(correction: Correction) -> str:
-    part = "" if correction.slice is None else f", {correction.slice}"
-    return f"{correction.runtime}, {correction.precision}{part}"
 
 
 def _change(before: Errors, after: Errors) -> str:
