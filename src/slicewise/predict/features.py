@@ -21,16 +21,19 @@ from slicewise.predict.kernels import Array, Indices, KernelTable, KernelTimes, 
 # `blocked`: these with the output channels padded to whole vectors; `vector`: other arithmetic;
 # `activations`: their bytes, `beyond` and `spilled` those that the inner and the last cache cannot
 # hold; `weights`, `evicted`: bytes of weights, and those that the next run finds no longer in the
-# cache; `unrolled`: the left side of the product, a convolution's input as a matrix; `launch`: a
-# constant. Chosen by what single operators of onnxruntime 1.32 on an AMD EPYC (Zen 4) follow:
-# convolutions within 3 to 7 % in the median, pointwise and movement within 25 %.
+# cache; `unrolled`: the left side of the product, a convolution's input as a matrix; `products`: a
+# constant for each product of a batch, each head, each group; `launch`: a constant. Chosen by what
+# single operators follow on an AMD EPYC (Zen 4). onnxruntime 1.32: convolutions within 3 to 7 % in
+# the median, pointwise and movement within 25 %. PyTorch 2.13: convolutions and products within
+# 14 %, depthwise 21 %; a convolution of many groups without a window takes 5 us a group.
 FEATURES = (
     "roofline", "matrix", "blocked", "vector", "activations", "beyond", "spilled", "weights",
-    "evicted", "unrolled", "launch",
+    "evicted", "unrolled", "products", "launch",
 )  # fmt: skip
 ROOFLINE = FEATURES.index("roofline")
 LAUNCH = FEATURES.index("launch")
-# A launch is counted in these seconds, so that its theta is of the order of 1 like the others'.
+# A launch, or one product of a batch, is counted in these seconds, so that its theta is of the
+# order of 1 like the others'.
 LAUNCH_UNIT_S = 5e-6
 # Floats in a vector of AVX-512, the block of channels in onnxruntime's and oneDNN's layouts.
 VECTOR = 16
@@ -152,10 +155,12 @@ _NAMES = {
 def features(table: KernelTable, costs: UnitCosts, times: KernelTimes, device: Device) -> Array:
     """Return the features of each kernel on a whole device, in seconds: [kernels, features]."""
     bandwidth = device.memory_bandwidth_bytes_per_s
-    unrolled, blocked = np.zeros(len(table.kind)), costs.matrix_s.copy()
+    unrolled, products = np.zeros(len(table.kind)), np.zeros(len(table.kind))
+    blocked = costs.matrix_s.copy()
     if len(table.shapes):
         batch, m, n, k = table.shapes.T
         unrolled[table.shaped] = batch * m * k * _FLOAT_BYTES / bandwidth
+        products[table.shaped] = LAUNCH_UNIT_S * batch
         blocked[table.shaped] *= np.ceil(n / VECTOR) * VECTOR / n
     # What the inner cache of the units cannot take, and what the last cannot.
     beyond = np.maximum(table.activation_bytes - INNER_CACHE_BYTES * device.compute_units, 0.0)
@@ -175,6 +180,7 @@ def features(table: KernelTable, costs: UnitCosts, times: KernelTimes, device: D
             costs.weight_s,
             costs.weight_s * evicted,
             unrolled,
+            products,
             LAUNCH_UNIT_S * costs.steps,
         ],
         axis=1,
