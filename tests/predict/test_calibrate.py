@@ -210,6 +210,17 @@ def test_a_batch_never_measured_widens_the_interval_and_says_so() -> None:
     )
 
 
+def test_a_card_of_little_is_no_less_sure_than_none_at_all() -> None:
+    card = _fit([case(1, distorted(SLOW))])
+    made, plain = _predict(5, card, batch=64), _predict(5, None, batch=64)
+    sides = [
+        (each.latency_ms.low / each.latency_ms.value, each.latency_ms.high / each.latency_ms.value)
+        for each in (made, plain)
+    ]
+    assert sides[0][0] >= sides[1][0] * (1 - 1e-9)
+    assert sides[0][1] <= sides[1][1] * (1 + 1e-9)
+
+
 def test_kernels_never_measured_and_latencies_far_off_are_told() -> None:
     graph, work = as_graph(tuple(pointwise(10**6 * (1 + i)) for i in range(3)))
     plain = case(1, lambda made: made.latency_ms.value)

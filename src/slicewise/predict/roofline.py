@@ -14,7 +14,7 @@ none.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -204,14 +204,15 @@ def _latency(
     case: _Case, device: Device, timed: _Timed, *, latency_ms: float, saturation: float
 ) -> tuple[Estimate, tuple[Note, ...]]:
     """Return the latency with its interval, and what the interval rests on where that is weak."""
+    plain, notes = latency_interval(
+        latency_ms,
+        device=device,
+        runtime=case.runtime.name,
+        saturation=saturation,
+        source=timed.source,
+    )
     if timed.card is None or timed.correction is None:
-        return latency_interval(
-            latency_ms,
-            device=device,
-            runtime=case.runtime.name,
-            saturation=saturation,
-            source=timed.source,
-        )
+        return plain, notes
     reasons = outside(
         timed.correction,
         batch=case.graph.batch_size,
@@ -219,9 +220,11 @@ def _latency(
         classes=case.classes,
         kernel_s=timed.times.launched_s * case.repeats,
     )
-    estimate = calibrated_interval(
+    made = calibrated_interval(
         latency_ms, timed.correction, times_outside=len(reasons), source=timed.source
     )
+    # However little was measured, a card knows no less than none at all.
+    estimate = replace(made, low=max(made.low, plain.low), high=min(made.high, plain.high))
     return estimate, (outside_note(timed.card, reasons),) if reasons else ()
 
 
