@@ -10,7 +10,7 @@ import argparse
 import csv
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ def main() -> None:
         for chosen in halves(sorted({case.family for case in cases}), seed=halving):
             judged += judge(cases, chosen)
             print(f"halving {halving + 1}: {len(judged)} predictions")
-    report(judged, found, [str(each.outcome) for each in found])
+    report(judged, found)
 
 
 def halves(names: Sequence[str], *, seed: int) -> tuple[frozenset[str], frozenset[str]]:
@@ -111,7 +111,7 @@ def judge(cases: Sequence[CalibrationCase], chosen: frozenset[str]) -> list[Judg
     return judged
 
 
-def report(judged: Sequence[Judged], found: Sequence[Measurement], outcomes: list[str]) -> None:
+def report(judged: Sequence[Judged], found: Sequence[Measurement]) -> None:
     """Write the table by runtime, threads and batch, and those by family and batch below it."""
     columns = (
         "runtime", "threads", "batch", "cases", "median before", "MAPE before", "median after",
@@ -129,6 +129,7 @@ def report(judged: Sequence[Judged], found: Sequence[Measurement], outcomes: lis
             groups[key].append(each)
     rows = [[*key, *_cells(its)] for key, its in sorted(groups.items())]
     models = {each.location for each in found}
+    outcomes = Counter(str(each.outcome) for each in found)
     processor = next(each.environment.processor for each in found if each.environment.processor)
     write_result(
         "cpu_zoo",
@@ -138,10 +139,10 @@ def report(judged: Sequence[Judged], found: Sequence[Measurement], outcomes: lis
             f"{len(models)} models of {len({each.case.family for each in judged})} families from"
             f" timm, torchvision and transformers with random weights, fp32, on 2 cores of an"
             f" {processor}: {len(found)} measurements,"
-            f" {', '.join(f'{outcomes.count(o)} {o}' for o in sorted(set(outcomes)))}. Half of the"
-            " families calibrate, the other half is predicted; five random halvings, both ways."
-            " Errors are relative to the measured median; memory is the peak of the process. The"
-            " measurements are in [cpu_zoo.csv](cpu_zoo.csv)."
+            f" {', '.join(f'{count} {name}' for name, count in sorted(outcomes.items()))}."
+            " Half of the families calibrate, the other half is predicted; five random"
+            " halvings, both ways. Errors are relative to the measured median; memory is the peak"
+            " of the process. The measurements are in [cpu_zoo.csv](cpu_zoo.csv)."
         ),
         columns=columns,
         rows=rows,

@@ -1,11 +1,14 @@
 """Reports of measuring: the answer, and every reason once."""
 
+import sys
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from slicewise.app.measuring.report import measure_report
+from slicewise.app.show import reason_once
 from slicewise.core.measurement import Measurement, Outcome
 
 FAILED = Measurement(
@@ -23,3 +26,13 @@ def test_every_reason_is_told_once() -> None:
     text = file.getvalue()
     assert text.startswith("m: nothing could be measured: crashed: it died")
     assert (text.count("it died"), text.count("it hung")) == (1, 1)
+
+
+@pytest.mark.parametrize(("is_terminal", "as_json"), [(True, False), (True, True), (False, False)])
+def test_a_person_reads_the_reason_once_and_a_script_always(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, as_json: bool
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    told = reason_once("crashed: it died", as_json=as_json)
+    assert ("it died" in told) != (is_terminal and not as_json)

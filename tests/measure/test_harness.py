@@ -22,9 +22,10 @@ from slicewise.core.measurement import (
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
 from slicewise.core.share import Mechanism, Share
-from slicewise.measure import quiet
+from slicewise.measure import harness, quiet
 from slicewise.measure.harness import begin_measurement, measure_here
 from slicewise.measure.meters._base import Reading
+from slicewise.measure.meters.nvml import NvmlMissing
 from slicewise.measure.sampling import Samples, Stopwatch, take_samples, warm_up
 from slicewise.measure.statistics import is_narrow_enough, summarise
 from tests.measure.jobs import QUICK, FakeClock, FakeRuntime, FakeSession, make_job
@@ -284,6 +285,28 @@ def test_cores_that_are_not_ours_are_noted(
     assert ("machine-busy" in _codes(made)) == is_busy
 
 
+class _Silent:
+    """A driver that tells a GPU's name and nothing else."""
+
+    def name(self) -> str:
+        return "a GPU"
+
+    def driver(self) -> str:
+        raise NvmlMissing("not told")
+
+    clock_hz = driver
+
+
+@pytest.mark.parametrize(("nvml", "processor"), [(_Silent(), "a GPU"), (None, "")])
+def test_a_gpu_is_told_as_far_as_its_driver_does_and_never_by_the_processor(
+    nvml: object, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "open_nvml", lambda gpu: nvml)
+    job = replace(make_job(), device="gpu:0")
+    found = measure_here(job, meters=()).environment
+    assert (found.processor, found.driver, found.clock_hz) == (processor, "", None)
+
+
 def test_threads_that_waited_for_a_core_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "waited_part", lambda *_, **__: 0.2)
     made = _measure()
@@ -402,7 +425,7 @@ def test_failing_to_profile_or_to_close_is_a_note() -> None:
     [
         ({"device": "gpu:0"}, "does not run on device 'gpu:0'; it runs on cpu"),
         ({"form": "torch"}, "comes as torch; it takes onnx"),
-        ({"runtime": "nul"}, "did you mean null"),
+        ({"runtime": "onnxruntim"}, "did you mean onnxruntime"),
     ],
 )
 def test_a_job_that_the_runtime_cannot_take_is_refused(

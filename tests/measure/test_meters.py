@@ -442,6 +442,16 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     assert memory.release_freed_memory()
 
 
+def test_a_torch_that_holds_nothing_leaves_the_memory_to_the_driver(
+    driver: FakeNvml, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda._figures = 0, 0, 0
+    driver.figures["memory"] = SimpleNamespace(used=0)
+    driver.figures["processes"] = [SimpleNamespace(pid=77, usedGpuMemory=800 * MIB)]
+    monkeypatch.setattr(os, "getpid", lambda: 77)
+    assert _gpu_memory().memory == MeasuredMemory(800 * MIB, 0, "nvml")
+
+
 def test_torch_is_never_imported_by_a_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert memory._torch_on_gpu() is None

@@ -25,7 +25,7 @@ from slicewise.measure.pipeline import Conduct, PipelineRun, _feeding_notes, run
 from slicewise.measure.stages import crew as stage_crew
 from slicewise.measure.stages.plan import FEEDER, plan_routes
 from slicewise.measure.stages.times import (
-    estimate_median,
+    estimate_latency,
     estimate_throughput,
     time_stage,
 )
@@ -390,10 +390,18 @@ class TestTimes:
         told = estimate_throughput([i * 1_000_000 for i in range(101)])
         assert told.low == pytest.approx(1000) and told.high == pytest.approx(1000)
 
-    @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=50))
-    def test_a_median_lies_in_its_interval(self, values: list[float]) -> None:
-        told = estimate_median(values)
-        assert min(values) <= told.low <= told.value <= told.high <= max(values)
+    @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=50))
+    def test_a_median_lies_in_its_interval(self, taken_ns: list[int]) -> None:
+        told = estimate_latency([0] * len(taken_ns), taken_ns)
+        least, most = min(taken_ns) / 1e6, max(taken_ns) / 1e6
+        assert least <= told.low <= told.value <= told.high <= most
+
+    def test_items_that_depend_on_their_neighbours_widen_the_interval(self) -> None:
+        waves = [10**6 * (1 + i // 10 % 2) + i for i in range(100)]
+        shuffled = [waves[37 * i % 100] for i in range(100)]
+        wide, narrow = (estimate_latency([0] * 100, each) for each in (waves, shuffled))
+        assert wide.value == narrow.value
+        assert wide.high - wide.low >= narrow.high - narrow.low
 
     @given(st.lists(st.tuples(*[st.integers(0, 1000)] * 4), min_size=1, max_size=20))
     def test_parts_of_the_time_add_up(self, steps: list[tuple[int, ...]]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slicewise.core.errors import MeasureError, MissingDependency, UsageError
 from slicewise.measure.runtimes import onnxruntime, openvino, torch
-from slicewise.measure.runtimes._base import Setup
+from slicewise.measure.runtimes._base import Setup, load_runtime
 from slicewise.measure.runtimes.onnx_file import precisions_of
 from slicewise.measure.runtimes.settings import gpu_index, read_options
 from slicewise.testing import runtimes as suite
@@ -56,6 +56,13 @@ class TestOpenVino(RuntimeLaws):
 def test_without_openvino_its_extra_is_named() -> None:
     with pytest.raises(MissingDependency, match=r"slicewise\[tune\]"):
         openvino.RUNTIME.load()
+
+
+def test_what_runs_no_model_is_loaded_by_name_and_not_advertised() -> None:
+    assert load_runtime("null").name == "null"
+    with pytest.raises(UsageError, match="known are") as caught:
+        load_runtime("nul")
+    assert "null" not in str(caught.value)
 
 
 def test_onnxruntime_keeps_to_the_precision_of_the_file(tmp_path: Path) -> None:

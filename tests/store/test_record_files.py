@@ -149,8 +149,9 @@ def test_a_place_where_no_file_can_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"folder .* cannot be made"):
         RecordStore(tmp_path / "file" / "records.sqlite")
-    with pytest.raises(StoreError, match="cannot be opened"):
-        RecordStore(tmp_path)
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match="is a folder, not a file; give --store FILE"):
+            RecordStore(tmp_path, read_only=read_only)
 
 
 def test_a_damaged_store_is_told(tmp_path: Path) -> None:

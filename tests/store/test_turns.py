@@ -1,5 +1,6 @@
 """Turns: one process at a time has a part, and a dead one gives it back."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -73,6 +74,44 @@ def test_a_turn_may_be_taken_again(tmp_path: Path) -> None:
     for _ in range(3):
         with turn(["a", "a", "b"], folder=tmp_path):
             pass
+
+
+def test_waiting_can_be_broken_off(tmp_path: Path) -> None:
+    process, pipe = _started(tmp_path, ["core-0"])
+    assert pipe.recv() == "held"
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            turn(
+                ["core-0"],
+                folder=tmp_path,
+                waiting=lambda part: signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05) and None,
+            ),
+        ):
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    pipe.send("done")
+    process.join()
+
+
+def test_a_file_system_without_locks_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match=r"a.lock' cannot be taken"), turn(["a"], folder=tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:

@@ -96,3 +96,69 @@ CardOption = Annotated[
         help="Device card to predict with, or none. Default: what calibrate kept.",
     ),
 ]
+
+# --- of commands that measure, and of those that read what was measured
+
+Here = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="cpu|gpu:N", help="Device of this machine. Default: GPU 0, or the CPU."
+    ),
+]
+MeasuredRuntime = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        help="onnxruntime, torch-eager, torch-compile or openvino. Default: onnxruntime for ONNX"
+        " models, torch-eager for PyTorch.",
+    ),
+]
+MeasuredPrecision = Annotated[
+    str | None,
+    typer.Option("--precision", help="fp32, tf32, fp16, bf16 or amp. Default: the model's own."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Threads inside an operator. Default: one for each core."),
+]
+ShareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        metavar="S",
+        help="Part of the device: 50 (percent), cores:0-1, mps:25, green:25, mig:UUID.",
+    ),
+]
+RuntimeOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="Setting of the runtime, as in spinning=0."
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option("--budget", metavar="SECONDS", help="Most seconds of sampling. Default: 5."),
+]
+Samples = Annotated[
+    int | None, typer.Option("--samples", metavar="N", help="Most samples. Default: 500.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", metavar="SECONDS", help="End of one measurement, whatever it does."
+        " Default: 300."
+    ),
+]  # fmt: skip
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option("--memory-limit", metavar="SIZE", help="Most resident memory, as in 8GiB."),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="FILE", help="Record store. Default: $SLICEWISE_HOME/records.sqlite."
+    ),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep/--no-keep", help="Keep what is measured in the record store.")
+]

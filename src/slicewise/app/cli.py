@@ -90,7 +90,7 @@ def predict(
 
     check_outputs((output, html, trace), inputs=models)
     names = options.parse_names("--device", device or [], "a100-sxm4-80gb")
-    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json) as progress:
         asked = PredictOptions(
             precision=precision,
             runtime=runtime,
@@ -201,7 +201,7 @@ def explore(
         dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, card,
         workers, fresh, csv, output, html,
     )  # fmt: skip
-    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json) as progress:
         result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))
 
     def document() -> dict[str, object]:

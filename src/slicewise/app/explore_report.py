@@ -11,6 +11,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slicewise.app.columns import columns_that_fit
 from slicewise.app.explore_words import (
     WORDS,
     best_points,
@@ -18,10 +19,9 @@ from slicewise.app.explore_words import (
     headline,
     note_counts,
     off_front_reasons,
-    point_place,
     ranked_front,
 )
-from slicewise.app.words import clean
+from slicewise.app.words import clean, place
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective
 from slicewise.core.units import format_number
@@ -86,11 +86,8 @@ def _front_table(
     result: Exploration, front: Sequence[tuple[ExploredPoint, Prediction]], width: int
 ) -> RenderableType:
     shown = _evenly(front, FRONT_ROWS)
-    columns = _columns(result, shown)
-    hidden = 0
-    while sum(column.width for column in columns) > width and max(c.rank for c in columns) > 0:
-        columns.remove(max(columns, key=lambda column: column.rank))
-        hidden += 1
+    every = _columns(result, shown)
+    columns = columns_that_fit(every, lambda column: column.width, room=width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         if column.numeric or column.rank:
@@ -104,7 +101,7 @@ def _front_table(
     about = ["Latency (ms) is for the whole batch."]
     if rest := len(front) - len(shown):
         about.append(f"{rest:,} more stand between these; --csv, --json and --html have all.")
-    if hidden:
+    if len(columns) < len(every):
         about.append("A wider terminal shows more columns.")
     return Group(Text(", ".join(told), style="bold"), table, Text(" ".join(about), style="dim"))
 
@@ -113,7 +110,7 @@ def _columns(
     result: Exploration, shown: Sequence[tuple[ExploredPoint, Prediction]]
 ) -> list[_Column]:
     """Return the columns; what is the same for the whole sweep has none."""
-    columns = [_Column("device", [point_place(point) for point, _ in shown])]
+    columns = [_Column("device", [place(point) for point, _ in shown])]
     if len({point.source for point in result.points}) > 1:
         columns.insert(0, _Column("model", [clean(point.model) for point, _ in shown]))
     columns.append(_Column("batch", [str(made.batch) for _, made in shown], numeric=True))

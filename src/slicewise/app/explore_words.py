@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slicewise.app.words import clean, counted
+from slicewise.app.words import clean, counted, place
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective, Standing
 from slicewise.core.ties import least, places
@@ -66,19 +66,12 @@ def _energy(joules: float) -> str:
     return f"{format_number(joules)} J/item"
 
 
-def point_place(point: ExploredPoint) -> str:
-    """Return the device and the slice or share of it, as `--device` takes it."""
-    if point.slice is None:
-        return clean(point.device)
-    return clean(f"{point.device}{'@' if point.slice.endswith('%') else '/'}{point.slice}")
-
-
 def configuration(point: ExploredPoint, *, with_model: bool = True) -> str:
     """Return 'resnet50 on a100-sxm4-80gb, batch 8, fp16, tensorrt'."""
     model = f"{clean(point.model)} on " if with_model else ""
     runs = ", ".join(word for word in (point.precision, point.runtime) if word)
     batch = "" if point.batch is None else f", batch {point.batch}"
-    return f"{model}{point_place(point)}{batch}{f', {runs}' if runs else ''}"
+    return f"{model}{place(point)}{batch}{f', {runs}' if runs else ''}"
 
 
 def headline(result: Exploration) -> str:

@@ -1,10 +1,14 @@
 """From the strings of a command line to typed values; one `UsageError` line for a mistake."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import LARGEST_DIMENSION
+from slicewise.core.measurement import Protocol
+from slicewise.core.units import parse_bytes
 
 
 def split_list(values: Iterable[str]) -> list[str]:
@@ -106,6 +110,57 @@ def parse_batch_axes(values: Iterable[str]) -> Mapping[str, int | None]:
 
 def _axis_text(axis: int | None) -> str:
     return "none" if axis is None else str(axis)
+
+
+def parse_protocol(
+    budget_s: float | None,
+    samples: int | None,
+    time_limit_s: float | None,
+    memory_limit: str | None,
+) -> Protocol:
+    """Return the protocol that the options ask for; `UsageError` for what cannot be."""
+    usual = Protocol()
+    for name, value in (("--budget", budget_s), ("--time-limit", time_limit_s)):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name} {value:g} is not a positive time; write {name} 10")
+    if samples is not None and samples < 1:
+        raise UsageError(
+            f"--samples {samples} gives nothing to take a median of; write --samples 100"
+        )
+    most = samples or usual.max_samples
+    limit_bytes = None if memory_limit is None else parse_bytes(memory_limit)
+    if limit_bytes == 0:
+        raise UsageError("--memory-limit 0 leaves no room for a model; write --memory-limit 8GiB")
+    return Protocol(
+        min_samples=min(usual.min_samples, most),
+        max_samples=most,
+        budget_s=budget_s or usual.budget_s,
+        time_limit_s=time_limit_s or usual.time_limit_s,
+        memory_limit_bytes=limit_bytes,
+    )
+
+
+def parse_settings(values: Sequence[str]) -> dict[str, str]:
+    """Return settings of a runtime by name from 'KEY=VALUE'.
+
+    >>> parse_settings(["spinning=0,arena=1"])
+    {'spinning': '0', 'arena': '1'}
+    """
+    made: dict[str, str] = {}
+    for item in (part.strip() for value in values for part in value.split(",")):
+        name, sign, value = (text.strip() for text in item.partition("="))
+        if not sign or not name or not value:
+            raise UsageError(f"--option {item!r} is not KEY=VALUE; write --option spinning=0")
+        if made.setdefault(name, value) != value:
+            raise UsageError(f"--option gives {name!r} twice, {made[name]} and {value}; give one")
+    return made
+
+
+def store_path(store: Path | None) -> Path:
+    """Return the file of the record store that `--store` names, or of the default one."""
+    from slicewise.flows.records import default_store
+
+    return default_store() if store is None else store
 
 
 def _items(option: str, values: Iterable[str], example: str) -> list[str]:

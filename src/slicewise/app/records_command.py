@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slicewise.app.arguments import AsJson, Store
+from slicewise.app.options import store_path
 from slicewise.app.show import show
 from slicewise.core.errors import StoreError, UsageError
 
@@ -25,12 +27,6 @@ records_app = typer.Typer(
 
 _SHOWN = 50  # records in a table unless told otherwise; --json and export have all
 
-Store = Annotated[
-    Path | None,
-    typer.Option(
-        "--store", metavar="FILE", help="The record store. Default: that in $SLICEWISE_HOME."
-    ),
-]
 Model = Annotated[
     str | None,
     typer.Option(metavar="PATTERN", help="Name or place of the model, as in 'resnet*'."),
@@ -54,7 +50,6 @@ Since = Annotated[
 Latest = Annotated[
     bool, typer.Option("--latest", help="Only the last record under the same conditions.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
 Ids = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of records.")]
 
 
@@ -170,10 +165,9 @@ def import_command(
     as_json: AsJson = False,
 ) -> None:
     """Add the records of exported files; one that is there already is not added twice."""
-    from slicewise.flows.records import default_store, import_records
+    from slicewise.flows.records import import_records
 
     done = import_records(store, files)
-    name = str(default_store() if store is None else store)
 
     def document() -> dict[str, object]:
         from slicewise.app.records_documents import import_document
@@ -184,7 +178,7 @@ def import_command(
         from slicewise.app.records_report import import_report
         from slicewise.app.report import console
 
-        console().print(import_report(done, name))
+        console().print(import_report(done, str(store_path(store))))
 
     show(document, report, as_json=as_json, output=None)
     bad = [(path, made.bad[0]) for path, made in done if made.bad]
@@ -216,10 +210,8 @@ def _exported(count: int, place: str) -> str:
 def _refuse_store(file: Path, store: Path | None) -> None:
     """Raise `UsageError` if the export would replace the store itself."""
     from slicewise.app.files import resolved
-    from slicewise.flows.records import default_store
 
-    place = default_store() if store is None else store
-    if resolved(file) == resolved(place):
+    if resolved(file) == resolved(store_path(store)):
         raise UsageError(f"output {str(file)!r} is the record store itself; give another file")
 
 

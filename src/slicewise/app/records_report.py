@@ -3,8 +3,7 @@
 Renders text with rich; computes nothing but a histogram of samples.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slicewise.app.words import clean, counted, grouped_notes, short_name
+from slicewise.app.columns import Column, columns_for
+from slicewise.app.operator_times import operator_times
+from slicewise.app.words import clean, counted, grouped_notes, interval, place, short_name
 from slicewise.core.measurement import Environment, Measurement, Outcome
 from slicewise.core.units import format_capacity, format_ms, format_number
 from slicewise.flows.records import RecordList
@@ -23,20 +24,8 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _BINS = 32
-_HEAVIEST = 10
 _BAD_LINES = 10
 _REASON = 120  # characters of a reason in the table; `show` has all of it
-
-
-def place(taken: Measurement) -> str:
-    """Return the device and the part of it, as a prediction names it.
-
-    >>> place(Measurement("m", "", "", "cpu", "50%", "onnxruntime", 1, "fp32", 2))
-    'cpu@50%'
-    """
-    if taken.slice is None:
-        return clean(taken.device)
-    return clean(f"{taken.device}{'@' if taken.slice.endswith('%') else '/'}{taken.slice}")
 
 
 def spark_line(samples: Sequence[float], *, bins: int = _BINS) -> str:
@@ -59,30 +48,20 @@ def spark_line(samples: Sequence[float], *, bins: int = _BINS) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One column of the list; the last in rank gives way on a narrow terminal, rank 0 never."""
-
-    head: str
-    rank: int
-    cell: "Callable[[Record], str]"
-    numeric: bool = True
-
-
-_COLUMNS = (
-    _Column("id", 0, lambda record: str(record.id)),
-    _Column("model", 0, lambda record: short_name(record.measurement.model), numeric=False),
-    _Column("device", 0, lambda record: place(record.measurement), numeric=False),
-    _Column("runtime", 3, lambda record: clean(record.measurement.runtime), numeric=False),
-    _Column("precision", 5, lambda record: clean(record.measurement.precision), numeric=False),
-    _Column("batch", 1, lambda record: str(record.measurement.batch)),
-    _Column("threads", 6, lambda record: str(record.measurement.threads)),
-    _Column("latency ms", 0, lambda record: _latency(record.measurement)),
-    _Column("90 % interval", 4, lambda record: _interval(record.measurement)),
-    _Column("energy J", 8, lambda record: _number(record.measurement.energy_j)),
-    _Column("memory", 7, lambda record: _memory(record.measurement)),
-    _Column("campaign", 9, lambda record: short_name(record.campaign) or "-", numeric=False),
-    _Column("added (UTC)", 2, lambda record: _minute(record.added_at), numeric=False),
+_COLUMNS: "tuple[Column[Record], ...]" = (
+    Column("id", 0, lambda record: str(record.id)),
+    Column("model", 0, lambda record: short_name(record.measurement.model), numeric=False),
+    Column("device", 0, lambda record: place(record.measurement), numeric=False),
+    Column("runtime", 3, lambda record: clean(record.measurement.runtime), numeric=False),
+    Column("precision", 5, lambda record: clean(record.measurement.precision), numeric=False),
+    Column("batch", 1, lambda record: str(record.measurement.batch)),
+    Column("threads", 6, lambda record: str(record.measurement.threads)),
+    Column("latency ms", 0, lambda record: _latency(record.measurement)),
+    Column("90 % interval", 4, lambda record: _interval(record.measurement)),
+    Column("energy J", 8, lambda record: _number(record.measurement.energy_j)),
+    Column("memory", 7, lambda record: _memory(record.measurement)),
+    Column("campaign", 9, lambda record: short_name(record.campaign) or "-", numeric=False),
+    Column("added (UTC)", 2, lambda record: _minute(record.added_at), numeric=False),
 )
 
 
@@ -100,7 +79,7 @@ def records_report(found: RecordList, *, width: int) -> RenderableType:
     ]
     rest = found.total - len(found.records)
     if found.records:
-        columns = _columns_that_fit(found.records, width)
+        columns = columns_for(_COLUMNS, found.records, room=width)
         parts.extend((Text(), _table(found.records, columns)))
         hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."
         parts.append(Text(f"Latency and energy are for the whole batch.{hidden}", style="dim"))
@@ -110,7 +89,7 @@ def records_report(found: RecordList, *, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _table(records: "Sequence[Record]", columns: Sequence[_Column]) -> Table:
+def _table(records: "Sequence[Record]", columns: "Sequence[Column[Record]]") -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         folds = column.head in ("model", "device")
@@ -124,17 +103,6 @@ def _table(records: "Sequence[Record]", columns: Sequence[_Column]) -> Table:
     for record in records:
         table.add_row(*(column.cell(record) for column in columns))
     return table
-
-
-def _columns_that_fit(records: "Sequence[Record]", width: int) -> list[_Column]:
-    columns = list(_COLUMNS)
-
-    def needed(column: _Column) -> int:
-        return 2 + max(len(column.head), *(len(column.cell(record)) for record in records))
-
-    while sum(map(needed, columns)) > width and max(column.rank for column in columns) > 0:
-        columns.remove(max(columns, key=lambda column: column.rank))
-    return columns
 
 
 def _failures(records: "Sequence[Record]") -> list[RenderableType]:
@@ -159,7 +127,7 @@ def _latency(taken: Measurement) -> str:
 
 def _interval(taken: Measurement) -> str:
     made = taken.latency_ms
-    return "-" if made is None else f"{format_number(made.low)} - {format_number(made.high)}"
+    return "-" if made is None else interval(made)
 
 
 def _number(value: float | None) -> str:
@@ -186,7 +154,8 @@ def record_report(record: "Record") -> RenderableType:
     parts: list[RenderableType] = [_answer(taken), Text(), facts]
     parts.extend(_samples(taken))
     if taken.nodes:
-        parts.extend((Text(), *_operators(taken)))
+        title = Text("Operators, by the runtime's profiler", style="bold")
+        parts.extend((Text(), title, operator_times(taken.nodes)))
     groups = grouped_notes(taken.notes)
     if groups:
         parts.extend((Text(), Text("Notes", style="bold")))
@@ -255,7 +224,9 @@ def _surroundings(found: Environment) -> Sequence[tuple[str, str]]:
     state = [
         f"clock {found.clock_hz / 1e9:.3g} GHz" if found.clock_hz is not None else "",
         f"load {found.load:.3g}" if found.load is not None else "",
-        f"busy loops got {found.core_share:.0%} of the cores" if found.core_share else "",
+        f"busy loops got {found.core_share:.0%} of the cores"
+        if found.core_share is not None
+        else "",
         f"waited {found.waited:.1%} of the time" if found.waited is not None else "",
     ]
     python = f"Python {found.python}" if found.python else ""
@@ -278,31 +249,6 @@ def _samples(taken: Measurement) -> list[RenderableType]:
         Text(f"Samples{runs}", style="bold"),
         Text(f"  {format_ms(low)} |{spark_line(taken.samples_ms)}| {format_ms(high)}"),
     ]
-
-
-def _operators(taken: Measurement) -> list[RenderableType]:
-    """The heaviest operators of the runtime's own profile, the rest in one line."""
-    total_ms = sum(node.latency_ms for node in taken.nodes)
-    ranked = sorted(taken.nodes, key=lambda node: -node.latency_ms)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("operator")
-    table.add_column("name in the runtime", overflow="fold", max_width=60)
-    for head in ("ms", "share", "calls"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for node in ranked[:_HEAVIEST]:
-        share = f"{node.latency_ms / total_ms:.1%}" if total_ms > 0 else "-"
-        table.add_row(
-            clean(node.op_type),
-            clean(node.origin),
-            format_number(node.latency_ms),
-            share,
-            f"{node.calls:g}",
-        )
-    if len(ranked) > _HEAVIEST:
-        rest_ms = sum(node.latency_ms for node in ranked[_HEAVIEST:])
-        more = f"{len(ranked) - _HEAVIEST} more"
-        table.add_row(more, "", format_number(rest_ms), f"{rest_ms / (total_ms or 1):.1%}", "")
-    return [Text("Operators, by the runtime's profiler", style="bold"), table]
 
 
 def import_report(done: "Sequence[tuple[Path, Imported]]", store: str) -> RenderableType:

@@ -3,25 +3,26 @@
 Renders text with rich; computes nothing but shares and rankings.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slicewise.app.columns import Column, columns_for
 from slicewise.app.words import (
     clean,
     doubt_of_memory,
     eligible,
     grouped_notes,
+    interval,
     intervals_sentence,
     may_not_fit,
     place,
     subject,
 )
-from slicewise.core.cost import Estimate, NodeEstimate, Prediction
+from slicewise.core.cost import NodeEstimate, Prediction
 from slicewise.core.coverage import Coverage, Support
 from slicewise.core.device import Device, Link
 from slicewise.core.document import ModelInfo, PredictionSet
@@ -90,25 +91,16 @@ def _model_line(model: ModelInfo) -> Text:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One column of the table of predictions; the last in rank gives way on a narrow terminal."""
-
-    head: str
-    rank: int
-    cell: Callable[[Prediction], str]
-
-
-_COLUMNS = (
-    _Column("batch", 0, lambda made: str(made.batch)),
-    _Column("latency ms", 0, lambda made: format_number(made.latency_ms.value)),
-    _Column("90 % interval", 1, lambda made: _interval(made.latency_ms)),
-    _Column("items/s", 2, lambda made: format_number(made.throughput_per_s)),
-    _Column("energy J", 4, lambda made: format_number(made.energy_j.value)),
-    _Column("memory", 3, lambda made: _memory_cell(made)),
-    _Column("GMAC", 7, lambda made: format_number(made.macs / 1e9)),
-    _Column("of peak", 6, lambda made: f"{made.compute_utilisation:.0%}"),
-    _Column("full", 5, lambda made: f"{made.saturation:.0%}"),
+_COLUMNS: tuple[Column[Prediction], ...] = (
+    Column("batch", 0, lambda made: str(made.batch)),
+    Column("latency ms", 0, lambda made: format_number(made.latency_ms.value)),
+    Column("90 % interval", 1, lambda made: interval(made.latency_ms)),
+    Column("items/s", 2, lambda made: format_number(made.throughput_per_s)),
+    Column("energy J", 4, lambda made: format_number(made.energy_j.value)),
+    Column("memory", 3, lambda made: _memory_cell(made)),
+    Column("GMAC", 7, lambda made: format_number(made.macs / 1e9)),
+    Column("of peak", 6, lambda made: f"{made.compute_utilisation:.0%}"),
+    Column("full", 5, lambda made: f"{made.saturation:.0%}"),
 )
 
 
@@ -117,7 +109,7 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Renderab
     names = [clean(made.model) for made in predictions] if several else []
     places = [place(made) for made in predictions]
     room = width - max(map(len, places)) - max(map(len, names), default=0)
-    columns = _columns_that_fit(predictions, room)
+    columns = columns_for(_COLUMNS, predictions, room=room)
     table = Table(box=None, pad_edge=False, header_style="bold")
     if several:
         table.add_column("model", overflow="fold", min_width=8)
@@ -137,24 +129,8 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Renderab
     return Group(table, Text(about, style="dim"))
 
 
-def _columns_that_fit(predictions: Sequence[Prediction], room: int) -> list[_Column]:
-    """Return the columns that fit beside the names, those of the highest rank left out first."""
-    columns = list(_COLUMNS)
-
-    def needed(column: _Column) -> int:
-        return 2 + max(len(column.head), *(len(column.cell(made)) for made in predictions))
-
-    while sum(map(needed, columns)) > room and max(column.rank for column in columns) > 0:
-        columns.remove(max(columns, key=lambda column: column.rank))
-    return columns
-
-
 def _memory_cell(made: Prediction) -> str:
     return format_capacity(made.memory_bytes.value) + (" !" if may_not_fit(made) else "")
-
-
-def _interval(estimate: Estimate) -> str:
-    return f"{format_number(estimate.low)} - {format_number(estimate.high)}"
 
 
 def _explanation(made: Prediction) -> RenderableType:

@@ -1,5 +1,6 @@
 """How a command shows its result: the JSON document or the report on stdout, talk on stderr."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +28,19 @@ def show(
         report()
 
 
+def reason_once(reason: str, *, as_json: bool) -> str:
+    """Return the reason of a failure for the line on stderr, or where the reader has it from.
+
+    A person at a terminal has just read it in the report; scripts and log files have it here too.
+    """
+    is_read = not as_json and sys.stdout.isatty() and sys.stderr.isatty()
+    return "the report above says why" if is_read else reason
+
+
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[str], None] | None]:
     """Yield a reporter of what is being worked on: a spinner on a terminal's stderr, else None."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or "NO_COLOR" in os.environ or not sys.stderr.isatty():
         yield None
         return
     from slicewise.app.report import console

@@ -1,4 +1,4 @@
-"""Words that every report uses for a prediction: names without control characters, places, notes.
+"""Words that every report uses: names without control characters, places, notes.
 
 Formats only; what is rendered where is the business of `report.py` and `html/`.
 """
@@ -6,8 +6,11 @@ Formats only; what is rendered where is the business of `report.py` and `html/`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slicewise.core.cost import Prediction
+from slicewise.core.cost import Estimate, Prediction
+from slicewise.core.exploration import ExploredPoint
+from slicewise.core.measurement import Measurement
 from slicewise.core.notes import Note, unique_notes
+from slicewise.core.units import format_number
 
 # Notes about figures of a device come after those about the model and the prediction.
 ABOUT_DEVICES = frozenset(
@@ -46,11 +49,20 @@ def short_name(name: str) -> str:
     return told if len(told) <= _LONGEST_NAME else f"...{told[3 - _LONGEST_NAME :]}"
 
 
-def place(made: Prediction) -> str:
-    """Return the device and the slice or share of it, as `--device` takes it."""
+def place(made: Prediction | ExploredPoint | Measurement) -> str:
+    """Return the device and the slice or share of it, as `--device` takes it.
+
+    >>> place(Measurement("m", "", "", "cpu", "50%", "onnxruntime", 1, "fp32", 2))
+    'cpu@50%'
+    """
     if made.slice is None:
-        return made.device
-    return f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}"
+        return clean(made.device)
+    return clean(f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}")
+
+
+def interval(estimate: Estimate) -> str:
+    """Return '1.62 - 2.04'."""
+    return f"{format_number(estimate.low)} - {format_number(estimate.high)}"
 
 
 def as_argument(model: str) -> str:

@@ -15,6 +15,8 @@ SlicewiseError (1)
 A message has four parts: what, the value given, what is allowed, what to do.
 """
 
+import re
+
 
 class SlicewiseError(Exception):
     """Root of all errors that a user can cause or meet.
@@ -130,3 +132,20 @@ class StoreError(SlicewiseError):
     """The record store cannot be read or written."""
 
     exit_code = 9
+
+
+# Words of frameworks, CUDA, numpy and the C++ library where memory ran out.
+_NO_MEMORY = re.compile(
+    r"out ?of ?memory|MemoryError|bad[ _]alloc|not enough memory"
+    r"|(?:failed to|unable to|could not|cannot|can't) allocate",
+    re.IGNORECASE,
+)
+
+
+def tells_no_memory(text: str) -> bool:
+    """True if the words of an error, or the last of a process, say that memory ran out.
+
+    >>> tells_no_memory("std::bad_alloc"), tells_no_memory("Gemm is not known")
+    (True, False)
+    """
+    return _NO_MEMORY.search(text) is not None

@@ -23,7 +23,7 @@ from slicewise.core.errors import SlicewiseError
 from slicewise.core.executor import Done, Item, Result
 from slicewise.core.processes import interrupts_held
 from slicewise.execute.inline import InlineExecutor
-from slicewise.execute.portable import UNPICKLABLE, encoded, portable, unsendable
+from slicewise.execute.portable import UNPICKLABLE, encoded, lost, portable, unsendable
 
 ATTEMPTS = 2  # an item whose worker dies is tried once more
 _GRACE_S = 5.0  # a worker that was told to end and does not is killed
@@ -187,10 +187,7 @@ def _dismiss(crew: list[_Worker], *, gently: bool) -> None:
 
 def _lost(code: int | None) -> SlicewiseError:
     how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-    return SlicewiseError(
-        f"a worker process died on this work {ATTEMPTS} times ({how}), for lack of memory perhaps;"
-        " run it alone, with one worker"
-    )
+    return lost(ATTEMPTS, how)
 
 
 def _cannot_start(worker: _Worker) -> SlicewiseError:

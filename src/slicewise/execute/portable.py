@@ -42,6 +42,14 @@ def _alike(error: Exception) -> Exception:
     return SlicewiseError(f"{type(error).__name__}: {error}")
 
 
+def lost(attempts: int, how: str) -> SlicewiseError:
+    """Return the error for an item whose workers died, each time it was tried."""
+    return SlicewiseError(
+        f"a worker process died on this work {attempts} times ({how}), for lack of memory perhaps;"
+        " run it alone, with one worker"
+    )
+
+
 def unsendable(what: str, error: Exception) -> UsageError:
     """Return the error for a function, item or result that cannot be pickled."""
     return UsageError(

@@ -21,7 +21,7 @@ from typing import Any
 from slicewise.core.errors import MissingDependency, SlicewiseError
 from slicewise.core.executor import Done, Item, Result
 from slicewise.execute.local import ATTEMPTS
-from slicewise.execute.portable import UNPICKLABLE, encoded, portable, unsendable
+from slicewise.execute.portable import UNPICKLABLE, encoded, lost, portable, unsendable
 
 _START_S = 120.0  # without a worker that is ready or an item that runs: there is no room
 _GRACE_S = 5.0  # a worker of this machine that was told to end and does not is killed
@@ -171,11 +171,7 @@ class _Crew:
         if self._deaths[worker.item] < ATTEMPTS:
             self._waiting.append(worker.item)
             return []
-        lost = SlicewiseError(
-            f"a worker process died on this work {ATTEMPTS} times ({reason}), for lack of memory"
-            " perhaps; run it alone, with one worker"
-        )
-        return [Done(worker.item, error=lost)]
+        return [Done(worker.item, error=lost(ATTEMPTS, reason))]
 
     def _no_room(self) -> SlicewiseError:
         have = self._ray.cluster_resources().get("CPU", 0)

@@ -25,10 +25,11 @@ from multiprocessing import connection, spawn
 from pathlib import Path
 from typing import IO, Any
 
-from slicewise.core.errors import MeasureError, SlicewiseError, UsageError
+from slicewise.core.errors import MeasureError, SlicewiseError, UsageError, tells_no_memory
 from slicewise.core.measurement import Job, Measurement, Outcome
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.units import format_capacity
+from slicewise.measure.meters.memory import resident_bytes
 
 Bind = Callable[[Job], tuple[Note, ...]]
 
@@ -172,7 +173,8 @@ class _Child:
                 return answer
             if limit is None:
                 continue
-            held = self._resident_bytes()
+            # 0: it has just ended, or there is no /proc, and the fuse is all there is
+            held = resident_bytes(Path(f"/proc/{self._process.pid}")) or 0
             least, most = _MEMORY_TICK_S
             tick = min(most, max(least, (limit - held) / _FILL_BYTES_PER_S))
             if held > limit:
@@ -216,7 +218,7 @@ class _Child:
             return self._failed(Outcome.OUT_OF_MEMORY, text)
         text = f"the process was {how} while {self._step}{said}"
         text = text.replace("was ended", "ended")
-        is_full = re.search(r"bad_alloc|MemoryError|out of memory", words, re.IGNORECASE)
+        is_full = tells_no_memory(words)
         return self._failed(Outcome.OUT_OF_MEMORY if is_full else Outcome.CRASHED, text)
 
     def _late(self) -> Measurement:
@@ -238,13 +240,6 @@ class _Child:
             note = Note("profile-missing", f"no times of operators: {error}")
             return replace(so_far, notes=unique_notes((*so_far.notes, note)))
         return replace(so_far, outcome=outcome, error=error)
-
-    def _resident_bytes(self) -> int:
-        try:
-            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        except (OSError, IndexError):
-            return 0  # it has just ended, or there is no /proc: the fuse is all there is
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def _last_words(self) -> str:
         """Return the last lines that the process wrote, as one line."""

@@ -7,14 +7,20 @@ What it costs: two readings of a clock for each sample of at least 1 ms, and not
 
 import gc
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
-from slicewise.core.errors import MeasureError, ModelError, SlicewiseError, UsageError
+from slicewise.core.errors import (
+    MeasureError,
+    ModelError,
+    SlicewiseError,
+    UsageError,
+    tells_no_memory,
+)
 from slicewise.core.measurement import Environment, Job, Measurement, NodeTime, Outcome
 from slicewise.core.notes import Note, unique_notes
 from slicewise.measure import quiet
@@ -34,14 +40,12 @@ from slicewise.measure.shares._base import (
 from slicewise.measure.statistics import summarise
 
 Report = Callable[[str, Measurement], None]
+_Figure = TypeVar("_Figure")
 
 # The rest of the time limit is for what comes after the samples.
 _SAMPLING_PART = 0.9
 _PROFILE_S = 1.0
 _PROFILE_RUNS = (3, 20)  # at least, at most
-_OUT_OF_MEMORY = re.compile(
-    r"out of memory|bad_alloc|failed to allocate|can't allocate memory|OutOfMemory", re.IGNORECASE
-)
 
 
 class _OutOfTime(Exception):
@@ -81,7 +85,7 @@ def measure_here(
         raise
     except Exception as err:
         text = f"{type(err).__name__}: {_one_line(str(err))}"
-        out = isinstance(err, MemoryError) or _OUT_OF_MEMORY.search(text)
+        out = isinstance(err, MemoryError) or tells_no_memory(text)
         take.fail(Outcome.OUT_OF_MEMORY if out else Outcome.CRASHED, text)
     finally:
         take.close()
@@ -267,7 +271,7 @@ class _Take:
 
     def _keep_surroundings(self, waited: float | None) -> None:
         environment = replace(self.so_far.environment, waited=waited)
-        if environment.clock_hz is None:
+        if not self.job.device.startswith("gpu"):
             environment = replace(environment, clock_hz=quiet.clock_hz(self._cores))
         self._keep(environment=environment)
         share = environment.core_share
@@ -338,18 +342,28 @@ def _check_match(job: Job, runtime: Runtime) -> None:
 
 
 def _with_gpu(environment: Environment, job: Job) -> Environment:
-    """Return the environment with the GPU's name and driver where it is a GPU that is measured."""
+    """Return the environment with the GPU's name, driver and clock where a GPU is measured.
+
+    What its driver does not tell is left empty: the processor's own would be of another device.
+    """
     if not job.device.startswith("gpu"):
         return environment
     nvml = open_nvml(Scope(inner_device(job)).gpu)
     if nvml is None:
-        return environment
+        return replace(environment, processor="")
+    return replace(
+        environment,
+        processor=_told(nvml.name) or "",
+        driver=_told(nvml.driver) or "",
+        clock_hz=_told(nvml.clock_hz),
+    )
+
+
+def _told(ask: Callable[[], _Figure]) -> _Figure | None:
     try:
-        return replace(
-            environment, processor=nvml.name(), driver=nvml.driver(), clock_hz=nvml.clock_hz()
-        )
+        return ask()
     except NvmlMissing:
-        return environment
+        return None
 
 
 @contextmanager

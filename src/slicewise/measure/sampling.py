@@ -22,8 +22,8 @@ _BUDGET_MIN_SAMPLES = 3
 
 @dataclass(slots=True)
 class Samples:
-    """Samples and how they came about. `samples_ms` are means of `runs_per_sample` runs; `runs`
-    and `seconds` are the sum over the samples."""
+    """Samples and how they came about. `samples_ms` are means of `runs_per_sample` runs,
+    `seconds` the sum over them; `runs` counts those too that could not be timed."""
 
     samples_ms: list[float] = field(default_factory=list)
     runs_per_sample: int = 1

@@ -54,6 +54,8 @@ def connect(path: Path | None, *, read_only: bool, busy_s: float) -> sqlite3.Con
         _upgrade(connection, ":memory:")
         return connection
     name = str(path)
+    if path.is_dir():
+        raise StoreError(f"the record store {name!r} is a folder, not a file; {_ELSEWHERE}")
     try:
         connection = _reading(path, busy_s) if read_only else _writing(path, busy_s)
     except sqlite3.Error as err:

@@ -6,12 +6,11 @@ from slicewise.app.explore_words import (
     configuration,
     headline,
     off_front_reasons,
-    point_place,
     ranked_front,
 )
 from slicewise.app.html.card import PALE, card, card_table
 from slicewise.app.html.markup import Content, element
-from slicewise.app.words import clean
+from slicewise.app.words import clean, place
 from slicewise.core.exploration import Exploration
 from slicewise.core.units import format_number
 
@@ -34,7 +33,7 @@ def exploration_card(result: Exploration) -> str:
         rows = [
             (
                 clean(point.model),
-                point_place(point),
+                place(point),
                 made.precision,
                 made.runtime,
                 str(made.batch),

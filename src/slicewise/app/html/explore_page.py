@@ -12,7 +12,6 @@ from slicewise.app.explore_words import (
     headline,
     note_counts,
     off_front_reasons,
-    point_place,
     ranked_front,
 )
 from slicewise.app.html.blocks import (
@@ -27,7 +26,7 @@ from slicewise.app.html.blocks import (
 )
 from slicewise.app.html.charts import Point, legend, scatter
 from slicewise.app.html.markup import Content, Html, element, join
-from slicewise.app.words import clean, counted, intervals_sentence
+from slicewise.app.words import clean, counted, intervals_sentence, place
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective
 from slicewise.core.units import format_number
@@ -177,7 +176,7 @@ def _columns(several: bool) -> list[Column]:
 
 
 def _cells(several: bool, point: ExploredPoint) -> list[Content]:
-    cells: list[Content] = [point_place(point), str(point.batch or "")]
+    cells: list[Content] = [place(point), str(point.batch or "")]
     if several:
         cells.insert(0, clean(point.model))
     cells += [point.precision or "", point.runtime or ""]

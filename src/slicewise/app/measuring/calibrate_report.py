@@ -31,7 +31,7 @@ def calibrate_report(found: Calibration) -> RenderableType:
         f"{card.device}: median error of latency ",
         f"{_percent(best.before.median)} before, ",
         (f"{_percent(best.after.median)} after", "bold green"),
-        f" ({best.case}, {counted(best.measurements, 'case')} of {best.families} families)",
+        f" ({best.case}, {counted(best.measurements, 'case')} of {_families(best.families)})",
     )
     parts: list[RenderableType] = [answer]
     told = f"kept in {found.path}; predict uses it" if found.path else "not kept"
@@ -58,6 +58,10 @@ def _table(corrections: tuple[Correction, ...]) -> Table:
             each.level,
         )
     return table
+
+
+def _families(count: int) -> str:
+    return f"{count} famil{'y' if count == 1 else 'ies'}"
 
 
 def _change(before: Errors, after: Errors) -> str:

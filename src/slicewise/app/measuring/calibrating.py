@@ -1,13 +1,11 @@
 """The command `calibrate`: records in, a device card out, errors before and after shown."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slicewise.app.arguments import AsJson, Output
-from slicewise.app.measuring.commands import Here, Store
+from slicewise.app.arguments import AsJson, Here, Output, Store
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
 
@@ -42,7 +40,7 @@ def calibrate(
 
     check_outputs((output,), inputs=[])
     name, family_of = _campaign(campaign)
-    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json) as progress:
         found = run_calibrate(
             device=device,
             store=store,

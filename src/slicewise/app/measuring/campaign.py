@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from slicewise.app.show import show
+from slicewise.app.options import store_path
+from slicewise.app.show import reason_once, show
 from slicewise.app.words import clean, counted
 from slicewise.core.errors import MeasureError, UsageError
 from slicewise.flows.campaign import (
@@ -118,7 +119,8 @@ def run(
     )
     measured = sum(result.outcomes.values())
     if measured and len(result.failures) == measured:
-        raise MeasureError(f"no point could be measured; the first: {result.failures[0]}")
+        reason = reason_once(f"the first: {result.failures[0]}", as_json=as_json)
+        raise MeasureError(f"no point could be measured; {reason}")
 
 
 def run_preparation(path: Path, *, as_json: bool) -> None:
@@ -145,7 +147,8 @@ def run_preparation(path: Path, *, as_json: bool) -> None:
         output=None,
     )
     if failures and len(failures) == prepared:
-        raise MeasureError(f"no model can be measured; the first: {failures[0]}")
+        reason = reason_once(f"the first: {failures[0]}", as_json=as_json)
+        raise MeasureError(f"no model can be measured; {reason}")
 
 
 def _ready_lines(name: str, failures: tuple[str, ...]) -> str:
@@ -169,8 +172,6 @@ def campaign_document(result: CampaignResult) -> dict[str, object]:
 
 
 def _report(result: CampaignResult, store: Path | None) -> None:
-    from slicewise.app.measuring.commands import shown_store
-
     measured = sum(result.outcomes.values())
     told = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     open_points = result.points - result.done_before - measured
@@ -179,7 +180,7 @@ def _report(result: CampaignResult, store: Path | None) -> None:
         f"{f' ({told})' if told else ''} in {duration(result.seconds)}"
         f"{f', {result.done_before:,} were there before' if result.done_before else ''}"
         f"{f', {open_points:,} still open' if open_points else ''}",
-        f"Kept in {shown_store(store)}; `slicewise records list` shows them,"
+        f"Kept in {store_path(store)}; `slicewise records list` shows them,"
         " `slicewise calibrate` learns from them.",
     ]
     for failure in result.failures[:_SHOWN_FAILURES]:

@@ -1,34 +1,31 @@
 """The commands `check` and `compare`: a prediction, or another case, beside a measurement."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
+from slicewise.app import options
 from slicewise.app.arguments import (
     AsJson,
     BatchAxes,
+    Budget,
     CardOption,
     Dims,
-    Inputs,
-    OneModel,
-    Output,
-)
-from slicewise.app.measuring.commands import (
-    Budget,
     Here,
+    Inputs,
+    Keep,
     MeasuredPrecision,
     MeasuredRuntime,
     MemoryLimit,
+    OneModel,
+    Output,
     RuntimeOptions,
     ShareOption,
     Store,
     Threads,
     TimeLimit,
-    parse_settings,
-    protocol_of,
 )
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
@@ -54,15 +51,12 @@ def check(
     budget: Budget = None,
     time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None,
-    keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Keep the measurement in the record store.")
-    ] = True,
+    keep: Keep = True,
     store: Store = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
     """Predict a model, measure it here, and explain the difference by operators."""
-    from slicewise.app import options
     from slicewise.app.files import check_outputs
     from slicewise.app.measuring.check_report import check_document, check_report
     from slicewise.flows.check import check as run_check
@@ -74,13 +68,13 @@ def check(
         precision=precision,
         threads=threads,
         share=share,
-        runtime_options=parse_settings(option or []),
+        runtime_options=options.parse_settings(option or []),
         dims=options.parse_dims(dim or []),
         inputs=options.parse_inputs(inputs or []),
         batch_axes=options.parse_batch_axes(batch_axis or []),
-        protocol=protocol_of(budget, None, time_limit, memory_limit),
+        protocol=options.parse_protocol(budget, None, time_limit, memory_limit),
     )
-    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json) as progress:
         found = run_check(
             model,
             device=device,
@@ -135,9 +129,7 @@ def compare(
     budget: Budget = None,
     time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None,
-    keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Keep the measurements in the record store.")
-    ] = True,
+    keep: Keep = True,
     store: Store = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -146,7 +138,6 @@ def compare(
 
     Models are measured now, in turn; numbers are records of `slicewise records list`.
     """
-    from slicewise.app import options
     from slicewise.app.files import check_outputs
     from slicewise.app.measuring.check_report import compare_document, compare_report
     from slicewise.flows.compare import Case
@@ -165,7 +156,7 @@ def compare(
     dims = options.parse_dims(dim or [])
     shapes = options.parse_inputs(inputs or [])
     axes = options.parse_batch_axes(batch_axis or [])
-    protocol = protocol_of(budget, None, time_limit, memory_limit)
+    protocol = options.parse_protocol(budget, None, time_limit, memory_limit)
     shares = _sides("--share", None, given=share)
     settings = _settings(option or [])
     cases = [
@@ -188,7 +179,7 @@ def compare(
         )
         for i, name in enumerate((a, b))
     ]
-    with progress_shown(quiet=as_json or "NO_COLOR" in os.environ) as progress:
+    with progress_shown(quiet=as_json) as progress:
         found = run_compare(
             cases[0], cases[1], rounds=rounds, keep=keep, store=store, progress=progress
         )
@@ -241,9 +232,9 @@ def _settings(values: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     for item in values:
         name, sign, text = item.partition("=")
         if not sign:
-            parse_settings([item])  # says what is wrong
+            options.parse_settings([item])  # says what is wrong
         for side, value in zip(made, _sides("--option", text), strict=True):
-            side.update(parse_settings([f"{name}={value or ''}"]))
+            side.update(options.parse_settings([f"{name}={value or ''}"]))
     return made
 
 

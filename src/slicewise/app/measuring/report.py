@@ -6,12 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slicewise.app.operator_times import operator_times
 from slicewise.app.report import notes_lines
-from slicewise.app.words import clean, counted
+from slicewise.app.words import clean, counted, interval, place
 from slicewise.core.measurement import Measurement
 from slicewise.core.units import format_capacity, format_ms, format_number
-
-HEAVIEST = 10
 
 
 def measure_report(measurements: Sequence[Measurement], *, kept: str) -> RenderableType:
@@ -28,16 +27,16 @@ def measure_report(measurements: Sequence[Measurement], *, kept: str) -> Rendera
         parts.append(Text(kept, style="dim"))
     for made in measurements:
         if made.nodes:
-            parts.extend((Text(), _operators(made)))
+            title = f"batch {made.batch}: heaviest operators by the runtime's profiler"
+            parts.extend((Text(), Text(title, style="bold"), operator_times(made.nodes)))
     parts.extend(notes_lines([note for made in measurements for note in made.notes]))
     return Group(*parts)
 
 
 def where(made: Measurement) -> str:
     """Return the device, the part of it and the threads of a measurement."""
-    part = "" if made.slice is None else f"{'@' if made.slice.endswith('%') else '/'}{made.slice}"
     threads = f", {counted(made.threads, 'thread')}" if made.threads else ""
-    return f"{made.device}{part}{threads}"
+    return f"{place(made)}{threads}"
 
 
 def _answer(measurements: Sequence[Measurement]) -> Text:
@@ -85,7 +84,7 @@ def _table(measurements: Sequence[Measurement]) -> Table:
             where(made),
             str(made.batch),
             format_number(latency.value),
-            f"{format_number(latency.low)} - {format_number(latency.high)}",
+            interval(latency),
             format_number(made.batch / latency.value * 1e3),
             "-" if made.energy_j is None else format_number(made.energy_j),
             "-" if made.memory is None else format_capacity(made.memory.peak_bytes),
@@ -103,29 +102,3 @@ def _how(measurements: Sequence[Measurement]) -> str:
         " of its own after warm-up; latency and energy are for the whole batch, memory is the peak"
         " of the process."
     )
-
-
-def _operators(made: Measurement) -> RenderableType:
-    """The heaviest operators by the runtime's own profiler."""
-    total_ms = sum(node.latency_ms for node in made.nodes)
-    ranked = sorted(made.nodes, key=lambda node: -node.latency_ms)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("operator", overflow="fold")
-    table.add_column("in the runtime", overflow="fold", max_width=44)
-    for head in ("ms", "share", "calls"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for node in ranked[:HEAVIEST]:
-        table.add_row(
-            clean(node.op_type),
-            clean(node.origin),
-            format_number(node.latency_ms),
-            f"{node.latency_ms / max(total_ms, 1e-12):.1%}",
-            f"{node.calls:g}",
-        )
-    rest = ranked[HEAVIEST:]
-    if rest:
-        rest_ms = sum(node.latency_ms for node in rest)
-        share = f"{rest_ms / max(total_ms, 1e-12):.1%}"
-        table.add_row(f"{len(rest)} more", "", format_number(rest_ms), share, "")
-    title = Text(f"batch {made.batch}: heaviest operators by the runtime's profiler", style="bold")
-    return Group(title, table)

@@ -4,6 +4,7 @@ A counter counts its whole package or board, other processes included; that is s
 share of it is measured. Nothing is estimated from a data sheet here.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -148,7 +149,7 @@ class _PowerLog:
             return Reading(notes=(_unmetered(text),))
         joules = sum(
             (after[0] - before[0]) * (after[1] + before[1]) / 2
-            for before, after in zip(self._readings, self._readings[1:], strict=False)
+            for before, after in itertools.pairwise(self._readings)
         )
         text = "no energy counter on this GPU: its power was read every 20 ms and integrated"
         return Reading(energy_j=joules, notes=(Note("energy-integrated", text),))

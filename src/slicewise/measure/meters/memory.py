@@ -87,12 +87,12 @@ class GpuMemory:
         """Return the peak since `start`; none, with a Note, where neither source tells."""
         held, notes = self._held_bytes()
         torch = _torch_on_gpu()
-        if torch is None:
+        peak = 0 if torch is None else int(torch.cuda.max_memory_reserved(self._gpu))
+        if torch is None or not peak:  # torch told the SMs of a share, say, and holds nothing
             if held is None:
                 text = "neither torch nor the driver tells what the process holds on the GPU"
                 return Reading(notes=(Note("memory-unmetered", text),))
             return Reading(memory=MeasuredMemory(held, 0, "nvml"), notes=notes)
-        peak = int(torch.cuda.max_memory_reserved(self._gpu))
         allocated = int(torch.cuda.max_memory_allocated(self._gpu))
         if held is None:
             text = "the driver does not tell the size of the context: it is not counted"

@@ -53,11 +53,19 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """A runtime. `forms` are those of `Subject.form` that it takes; `devices` 'cpu', 'gpu'."""
+    """A runtime. `forms` are those of `Subject.form`; `devices` 'cpu' and 'gpu'."""
 
-    name: str
-    forms: frozenset[str]
-    devices: frozenset[str]
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """The forms of a subject that it takes."""
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The kinds of device that it runs on."""
 
     def load(self) -> Mapping[str, str]:
         """Import the framework and return the versions of the packages that run the model.
@@ -83,14 +91,17 @@ RUNTIMES = PluginTable(
         "torch-eager": "slicewise.measure.runtimes.torch:EAGER",
         "torch-compile": "slicewise.measure.runtimes.torch:COMPILED",
         "openvino": "slicewise.measure.runtimes.openvino:RUNTIME",
-        "null": "slicewise.measure.runtimes.null:RUNTIME",
     },
+)
+# Runs no model: loaded by its name, and named to nobody who asks what there is.
+_UNLISTED = PluginTable(
+    what="measuring runtime", rows={"null": "slicewise.measure.runtimes.null:RUNTIME"}
 )
 
 
 def load_runtime(name: str) -> Runtime:
     """Return the runtime called `name`; `UsageError` lists the known ones."""
-    return cast(Runtime, RUNTIMES.load(name))
+    return cast(Runtime, (_UNLISTED if name in _UNLISTED else RUNTIMES).load(name))
 
 
 # What has to be installed for a runtime: package, and the extra that brings it (None: the core).

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from slicewise.core.errors import DeviceError, MissingDependency
+from slicewise.measure.runtimes.settings import first_line
 
 
 def _torch() -> Any:
@@ -70,8 +71,6 @@ def _mapped(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as err:
-        reason = str(err).strip().splitlines()
         raise DeviceError(
-            f"{what}: {reason[0] if reason else type(err).__name__}; use mps:25, a MIG instance,"
-            " or the whole device"
+            f"{what}: {first_line(err)}; use mps:25, a MIG instance, or the whole device"
         ) from err

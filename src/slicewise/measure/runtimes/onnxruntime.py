@@ -4,7 +4,6 @@ Inputs and outputs stay bound to the same memory from run to run. The file is ru
 that it has; nothing is converted.
 """
 
-import contextlib
 import json
 import tempfile
 from collections import defaultdict
@@ -16,11 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from slicewise.core.errors import MeasureError, MissingDependency, SlicewiseError, UsageError
+from slicewise.core.errors import MeasureError, MissingDependency, UsageError, tells_no_memory
 from slicewise.core.measurement import NodeTime, Subject
 from slicewise.core.notes import Note
 from slicewise.measure.runtimes._base import Runtime, Session, Setup
 from slicewise.measure.runtimes.onnx_file import precisions_of
+from slicewise.measure.runtimes.refusals import mapped
 from slicewise.measure.runtimes.settings import (
     first_line,
     gpu_index,
@@ -48,7 +48,7 @@ _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _UNCOUNTED = 2
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OnnxRuntime:
     """The runtime `onnxruntime`."""
 
@@ -73,11 +73,25 @@ class OnnxRuntime:
         gpu = gpu_index(setup.device)
         path = str(subject.open())
         _refuse_other_precision(path, setup.precision)
-        with _mapped(subject.name):
+        with mapped(lambda err: _refuse(err, subject.name)):
             opened = _Opened(path, options, setup.threads, gpu)
             session = opened.session()
             bound, notes = _bound(session, subject, values, gpu)
             return OnnxSession(subject, opened, session, bound, values, notes)
+
+
+def session_settings(threads: int) -> Any:
+    """Return the settings that all sessions begin with: `threads` work inside an operator, and
+    what goes wrong is told by the error alone."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    # A number given, none chosen by onnxruntime: it then binds no thread to a core, and its
+    # threads have the affinity of the process.
+    settings.intra_op_num_threads = threads
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 4
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +107,7 @@ class _Opened:
         """Return an InferenceSession."""
         import onnxruntime
 
-        settings = onnxruntime.SessionOptions()
-        # A number given, none chosen by onnxruntime: it then binds no thread to a core, and its
-        # threads have the affinity of the process.
-        settings.intra_op_num_threads = self.threads
-        settings.inter_op_num_threads = 1
-        settings.log_severity_level = 4
+        settings = session_settings(self.threads)
         levels = onnxruntime.GraphOptimizationLevel
         settings.graph_optimization_level = {
             "all": levels.ORT_ENABLE_ALL,
@@ -152,7 +161,7 @@ class OnnxSession:
     def outputs(self) -> tuple[NDArray[np.generic], ...]:
         """Run once and return the outputs; see the protocol."""
         self.run()
-        with _mapped(self.subject.name):
+        with mapped(lambda err: _refuse(err, self.subject.name)):
             made = [value.numpy() for value in self._bound.get_outputs()]
         return tuple(each.astype(np.float32) if each.dtype.kind == "f" else each for each in made)
 
@@ -167,7 +176,8 @@ class OnnxSession:
                 "the profiler of onnxruntime times launches and not kernels on a GPU; profile on"
                 " the cpu, or with runtime torch-eager"
             )
-        with _mapped(self.subject.name), tempfile.TemporaryDirectory() as folder:
+        refusing = mapped(lambda err: _refuse(err, self.subject.name))
+        with refusing, tempfile.TemporaryDirectory() as folder:
             session = self._opened.session(profile_prefix=str(Path(folder) / "profile"))
             bound, _ = _bound(session, self.subject, self._values, None, is_warm=False)
             for _ in range(_UNCOUNTED + runs):
@@ -276,24 +286,10 @@ def _refuse_other_precision(path: str, precision: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def _mapped(name: str) -> Any:
-    try:
-        yield
-    except SlicewiseError:
-        raise
-    except Exception as err:
-        _refuse(err, name)
-
-
-# Words of onnxruntime and of the C++ library where memory ran out.
-_NO_MEMORY = ("bad_alloc", "failed to allocate", "out of memory", "bad alloc")
-
-
 def _refuse(err: Exception, name: str) -> NoReturn:
     """Raise the error of ours that a foreign one stands for."""
     line = first_line(err)
-    if isinstance(err, MemoryError) or any(word in str(err).lower() for word in _NO_MEMORY):
+    if isinstance(err, MemoryError) or tells_no_memory(str(err)):
         raise MemoryError(f"onnxruntime ran out of memory on model {name!r}: {line}") from err
     # "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for ..."
     said = line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line

@@ -3,18 +3,18 @@
 The latency hint is given, one stream unless asked otherwise; the number of threads is the job's.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slicewise.core.errors import MeasureError, MissingDependency, SlicewiseError, UsageError
+from slicewise.core.errors import MeasureError, MissingDependency, UsageError, tells_no_memory
 from slicewise.core.measurement import NodeTime, Subject
 from slicewise.core.notes import Note
 from slicewise.measure.runtimes._base import Runtime, Session, Setup
+from slicewise.measure.runtimes.refusals import mapped
 from slicewise.measure.runtimes.settings import (
     first_line,
     gpu_index,
@@ -33,7 +33,7 @@ _OPTIONS: Mapping[str, Sequence[str]] = {
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenVino:
     """The runtime `openvino`."""
 
@@ -66,7 +66,7 @@ class OpenVino:
                 f"runtime {_NAME} runs on the cpu, not on {setup.device!r}; measure there with"
                 " onnxruntime or torch-eager"
             )
-        with _mapped(subject.name):
+        with mapped(lambda err: _refuse(err, subject.name)):
             made = _compiled(subject, values, setup, options)
             session = OpenVinoSession(subject.name, *made)
             session.run()
@@ -158,7 +158,7 @@ class OpenVinoSession:
         """
         assert self._made is not None, "the session is closed"
         total_ms: dict[tuple[str, str], float] = {}
-        with _mapped(self.model):
+        with mapped(lambda err: _refuse(err, self.model)):
             request = self._made.profiled()
             request.infer()
             for _ in range(runs):
@@ -179,20 +179,10 @@ class OpenVinoSession:
 # --- refusals
 
 
-@contextlib.contextmanager
-def _mapped(name: str) -> Iterator[None]:
-    try:
-        yield
-    except SlicewiseError:
-        raise
-    except Exception as err:
-        _refuse(err, name)
-
-
 def _refuse(err: Exception, name: str) -> NoReturn:
     """Raise the error of ours that a foreign one stands for."""
     line = first_line(err)
-    if isinstance(err, MemoryError) or "bad_alloc" in str(err) or "allocate" in str(err).lower():
+    if isinstance(err, MemoryError) or tells_no_memory(str(err)):
         raise MemoryError(f"openvino ran out of memory on model {name!r}: {line}") from err
     raise MeasureError(
         f"openvino does not run model {name!r}: {line}; give a model that it runs, or another"

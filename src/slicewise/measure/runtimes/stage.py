@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from slicewise.core.errors import MeasureError, MissingDependency
 from slicewise.core.pipeline_measurement import StageSpec
+from slicewise.measure.runtimes.onnxruntime import session_settings
+from slicewise.measure.runtimes.settings import first_line
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -20,28 +22,20 @@ def open_stage(stage: StageSpec) -> Callable[[Arrays], Arrays]:
         import onnxruntime
     except ImportError as err:
         raise MissingDependency("a pipeline", package="onnxruntime", extra=None) from err
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = stage.threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    settings = session_settings(stage.threads)
     try:
         session = onnxruntime.InferenceSession(
-            stage.model, options, providers=["CPUExecutionProvider"]
+            stage.model, settings, providers=["CPUExecutionProvider"]
         )
     # What onnxruntime raises has no root of its own.
     except Exception as err:
-        raise MeasureError(f"onnxruntime refuses its model: {_reason(err)}") from err
+        raise MeasureError(f"onnxruntime refuses its model: {first_line(err)}") from err
     names = list(stage.outputs)
 
     def run(values: Arrays) -> Arrays:
         try:
             return dict(zip(names, session.run(names, dict(values)), strict=True))
         except Exception as err:
-            raise MeasureError(f"onnxruntime fails on it: {_reason(err)}") from err
+            raise MeasureError(f"onnxruntime fails on it: {first_line(err)}") from err
 
     return run
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

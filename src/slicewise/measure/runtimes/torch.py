@@ -5,7 +5,7 @@ runs are made here, so that no sample has compile time in it.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, NoReturn
@@ -13,10 +13,17 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from slicewise.core.errors import MeasureError, MissingDependency, SlicewiseError, UsageError
+from slicewise.core.errors import (
+    MeasureError,
+    MissingDependency,
+    SlicewiseError,
+    UsageError,
+    tells_no_memory,
+)
 from slicewise.core.measurement import NodeTime, Subject
 from slicewise.core.notes import Note
 from slicewise.measure.runtimes._base import Runtime, Session, Setup
+from slicewise.measure.runtimes.refusals import mapped
 from slicewise.measure.runtimes.settings import (
     first_line,
     gpu_index,
@@ -37,7 +44,7 @@ _COMPILE_OPTIONS: Mapping[str, Sequence[str]] = {
 _FIRST_RUNS = 3
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TorchRuntime:
     """The runtimes `torch-eager` and `torch-compile`."""
 
@@ -74,7 +81,7 @@ class TorchRuntime:
         if setup.precision == "tf32" and device == "cpu":
             raise UsageError("precision 'tf32' is of NVIDIA GPUs; give fp32, bf16, fp16 or amp")
         _set_threads(setup.threads)
-        with _mapped(self.name, subject.name):
+        with mapped(lambda err: _refuse(err, self.name, subject.name)):
             _set_tf32(setup.precision == "tf32")
             session = _opened(self, subject, values, setup.precision, options, device)
             for _ in range(_FIRST_RUNS if self.is_compiled else 1):
@@ -171,7 +178,7 @@ class TorchSession:
 
     def profile(self, runs: int) -> tuple[NodeTime, ...]:
         """Return the time of each operator by torch's profiler; see `torch_profile.profile`."""
-        with _mapped(self.runtime.name, self.model):
+        with mapped(lambda err: _refuse(err, self.runtime.name, self.model)):
             return profile(self.run, self._call, runs, is_gpu=self._device != "cpu")
 
     def close(self) -> None:
@@ -229,17 +236,6 @@ def _tensor(value: NDArray[np.generic], device: str, dtype: Any) -> Any:
 # --- refusals
 
 
-@contextlib.contextmanager
-def _mapped(runtime: str, model: str) -> Iterator[None]:
-    try:
-        yield
-    except SlicewiseError:
-        raise
-    except Exception as err:
-        _refuse(err, runtime, model)
-
-
-_NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "not enough memory")
 # Words of the compiler's errors -> what is missing.
 _NO_COMPILER = ("no working c++ compiler", "invalidcxxcompiler", "c++ compiler", "python.h")
 
@@ -250,7 +246,7 @@ def _refuse(err: Exception, runtime: str, model: str) -> NoReturn:
         raise err
     said = f"{type(err).__name__} {err}".lower()
     line = first_line(err)
-    if any(word in said for word in _NO_MEMORY):
+    if tells_no_memory(said):
         raise MemoryError(f"torch ran out of memory on model {model!r}: {line}") from err
     if runtime == "torch-compile" and any(word in said for word in _NO_COMPILER):
         raise MeasureError(

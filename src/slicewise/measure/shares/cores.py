@@ -66,7 +66,7 @@ class CoreBinder:
         lacking = [core for core in share.cores if core not in cores]
         if lacking or not share.cores:
             raise UsageError(
-                f"share {share.text} wants core {', '.join(map(str, lacking)) or 'none'}; this"
+                f"share {share.text} wants core {_list(lacking) or 'none'}; this"
                 f" process may use {_list(cores)}; choose {len(cores)} or fewer of these"
             )
         percent = len(share.cores) * share.percent / len(cores)

@@ -121,10 +121,9 @@ class GreenBinder:
         if seen is not None and seen != sms:
             raise MeasureError(
                 f"share {share.text} does not hold: the context has {seen} SMs, not {sms}; run"
-                " inside the green context, or use mps:"
-                f"{share.percent:g}"
+                f" inside the green context, or use mps:{share.percent:g}"
             )
-        return (seen_note(share, lambda: seen),)
+        return (seen_note(share, seen),)
 
     def watch(self, share: Share, device_index: int) -> Ending:
         """Note, when ended, how many other processes compute on the GPU."""

@@ -10,7 +10,7 @@ from slicewise.core.notes import Note
 from slicewise.core.processes import run_command
 from slicewise.core.share import Share
 from slicewise.measure.shares._base import Ending
-from slicewise.measure.shares.mps import refuse_late, seen_note
+from slicewise.measure.shares.mps import refuse_late, seen_note, visible_sms
 from slicewise.measure.shares.smi import LIST, Instance, Run, read_listing
 
 
@@ -78,7 +78,7 @@ class MigBinder:
                 f"share {share.text} does not hold: CUDA_VISIBLE_DEVICES is {shown!r}; nothing"
                 " else may set it"
             )
-        return (seen_note(share, _count_sms),)
+        return (seen_note(share, visible_sms()),)
 
     def watch(self, share: Share, device_index: int) -> Ending:
         """Return what notes nothing: an instance is isolated by the hardware."""
@@ -88,12 +88,6 @@ class MigBinder:
 def _told(instances: Collection[Instance]) -> str:
     each = [f"{one.uuid} ({one.profile} of gpu:{one.gpu})" for one in instances]
     return ", ".join(each) or "no MIG instance"
-
-
-def _count_sms() -> int | None:
-    from slicewise.measure.runtimes.cuda_parts import count_sms
-
-    return count_sms(0)
 
 
 BINDER = MigBinder()

@@ -6,12 +6,12 @@ The limit is an environment variable that CUDA reads once, when it is first used
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slicewise.core.errors import DeviceError, MeasureError
+from slicewise.core.errors import DeviceError, MeasureError, MissingDependency
 from slicewise.core.notes import Note
 from slicewise.core.processes import run_command
 from slicewise.core.share import Mechanism, Share
@@ -74,7 +74,7 @@ class MpsBinder:
                 f"share {share.text} does not hold: {_PERCENT} is"
                 f" {self.environment.get(_PERCENT)!r}; nothing else may set it"
             )
-        return (seen_note(share, _count_sms),)
+        return (seen_note(share, visible_sms()),)
 
     def watch(self, share: Share, device_index: int) -> Ending:
         """Note, when ended, how many other processes compute on the GPU."""
@@ -100,9 +100,8 @@ def refuse_late(share: Share) -> None:
         )
 
 
-def seen_note(share: Share, count_sms: Callable[[], int | None]) -> Note:
-    """Return the note that says how many SMs CUDA shows in this process."""
-    seen = count_sms()
+def seen_note(share: Share, seen: int | None) -> Note:
+    """Return the note that says how many SMs CUDA shows in this process; None: nobody tells."""
     if seen is None:
         return Note("share-unverified", f"nobody here can tell the SMs that {share.text} gave")
     return Note("share-seen", f"{share.text}: CUDA shows this process {seen} SMs")
@@ -121,10 +120,17 @@ def watch_gpu(run: Run, share: Share, uuid: str) -> Ending:
     return end
 
 
-def _count_sms() -> int | None:
+def visible_sms() -> int | None:
+    """Return the SMs that CUDA shows in this process, which is bound to one GPU.
+
+    None where there is no torch, or none for CUDA: another runtime may use the GPU without it.
+    """
     from slicewise.measure.runtimes.cuda_parts import count_sms
 
-    return count_sms(0)
+    try:
+        return count_sms(0)
+    except (MissingDependency, DeviceError):
+        return None
 
 
 def _is_alive(pid: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from slicewise.core.cost import Estimate
 from slicewise.core.pipeline_measurement import StageSpec, StageTime
+from slicewise.measure.statistics import SOURCE, summarise
 
 # Five times of an item in a stage in ns: it began to wait, had its inputs, had run, had room to
 # send, had sent.
@@ -18,8 +19,6 @@ _NS_PER_S = 1e9
 _BLOCKS = 10
 # Student's t, 95 % one-sided, by degrees of freedom 1 to 9 (any table of it).
 _T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
-_Z95 = 1.645
-_SOURCE = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +42,6 @@ class Phases:
         return range(start, start + self.measured)
 
 
-def estimate_median(values: Sequence[float]) -> Estimate:
-    """Return the median with its 90 % interval, by order statistics (binomial, normal form).
-
-    >>> estimate_median([3.0, 1.0, 2.0]).value
-    2.0
-    """
-    ordered = sorted(values)
-    count = len(ordered)
-    half = _Z95 * math.sqrt(count) / 2
-    low = max(0, math.floor((count - 1) / 2 - half))
-    high = min(count - 1, math.ceil((count - 1) / 2 + half))
-    return Estimate(statistics.median(ordered), ordered[low], ordered[high], _SOURCE)
-
-
 def estimate_throughput(completed_ns: Sequence[int]) -> Estimate:
     """Return items per second from when they were done, the first being the one before.
 
@@ -75,14 +60,12 @@ def estimate_throughput(completed_ns: Sequence[int]) -> Estimate:
         half = _T95[blocks - 2] * statistics.stdev(means) / math.sqrt(blocks)
         low = min(value, 1 / (mean + half))
         high = max(value, 1 / max(mean - half, min(means)))
-    return Estimate(value * _NS_PER_S, low * _NS_PER_S, high * _NS_PER_S, _SOURCE)
+    return Estimate(value * _NS_PER_S, low * _NS_PER_S, high * _NS_PER_S, SOURCE)
 
 
 def estimate_latency(fed_ns: Sequence[int], completed_ns: Sequence[int]) -> Estimate:
     """Return the median time from fed to completed in ms."""
-    return estimate_median(
-        [(b - a) / _NS_PER_MS for a, b in zip(fed_ns, completed_ns, strict=True)]
-    )
+    return summarise([(b - a) / _NS_PER_MS for a, b in zip(fed_ns, completed_ns, strict=True)])
 
 
 def time_stage(stage: StageSpec, stamps: Stamps, window: range) -> StageTime:
@@ -97,7 +80,7 @@ def time_stage(stage: StageSpec, stamps: Stamps, window: range) -> StageTime:
         stage=stage.name,
         cores=stage.cores,
         threads=stage.threads,
-        service_ms=estimate_median([ns / _NS_PER_MS for ns in service]),
+        service_ms=summarise([ns / _NS_PER_MS for ns in service]),
         run_ms=statistics.median(ran - got for _, got, ran, _, _ in taken) / _NS_PER_MS,
         busy=1 - (starved + blocked) / span,
         starved=starved / span,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import slicewise
-from slicewise.core.errors import MeasureError
+from slicewise.core.errors import MeasureError, tells_no_memory
 from slicewise.core.measurement import InputSpec
 from slicewise.core.notes import Note
 
@@ -191,6 +191,8 @@ def _exported(export: Export, made: Path, *, is_fixed: bool) -> dict[str, Any]:
             checked = traced.of_batch(_CHECKED_BATCH) if is_dynamic else export
             notes = _check(module, checked, made)
         except Exception as err:
+            if isinstance(err, MemoryError) or tells_no_memory(str(err)):
+                raise MemoryError(_one_line(err)) from err
             failed.append(f"{name}, {'any batch' if is_dynamic else 'one batch'}:"
                           f" {type(err).__name__}: {_one_line(err)}")  # fmt: skip
             for entry in made.glob(f"{_FILE}*"):
