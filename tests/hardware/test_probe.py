@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.precision import DType
+from slicewise.core.processes import run_command
 from slicewise.hardware import probe
 from slicewise.hardware.catalogue import find_device
 from slicewise.hardware.cpu_facts import CpuFacts, device_of_cpu, read_linux, read_sysctl
@@ -354,15 +355,15 @@ def test_a_gpu_that_is_not_there_gives_one_clear_line(monkeypatch: pytest.Monkey
 def test_a_tool_that_is_absent_fails_or_hangs_answers_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert probe.run_command(["no-such-tool-anywhere"]) == ""
-    assert probe.run_command([sys.executable, "-c", "raise SystemExit(9)"]) == ""
-    assert probe.run_command([sys.executable, "-c", "print('fine')"]) == "fine\n"
+    assert run_command(["no-such-tool-anywhere"]) == ""
+    assert run_command([sys.executable, "-c", "raise SystemExit(9)"]) == ""
+    assert run_command([sys.executable, "-c", "print('fine')"]) == "fine\n"
 
     def hang(*_: object, **__: object) -> None:
         raise subprocess.TimeoutExpired("tool", 10)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    assert probe.run_command([sys.executable, "-c", "pass"]) == ""
+    assert run_command([sys.executable, "-c", "pass"]) == ""
 
 
 class NvmlError(Exception):
