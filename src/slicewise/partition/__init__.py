@@ -1,0 +1,1 @@
+"""Pipeline stages: the cut with the least bottleneck, and bounds that prove it."""
