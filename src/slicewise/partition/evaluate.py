@@ -74,9 +74,9 @@ def held_bytes(problem: PipelineProblem, nodes: Collection[int], later: Sequence
     """Return the most bytes of activations alive at once in a stage that runs `nodes` in order.
 
     A received tensor is alive from the beginning to its last consumer in the stage, a sent one
-    (`later[t]` of tensor t) from its producer to the end, any other from its producer to its last
-    consumer; one without consumers is alive while its producer runs. With hops a tensor that only
-    passes is alive throughout: the caller adds it.
+    (`later[t]` of tensor t) from its producer, or the beginning, to the end, any other from its producer to its last
+    consumer; one without consumers is alive while its producer runs. A tensor that no node here
+    makes or uses is not counted: with hops the caller adds those that pass.
     """
     place = {node: index for index, node in enumerate(sorted(nodes))}
     steps = [0.0] * (len(place) + 1)
@@ -86,7 +86,7 @@ def held_bytes(problem: PipelineProblem, nodes: Collection[int], later: Sequence
             continue
         first = place.get(transfer.producer, 0)
         last = max(inside, default=first)
-        if is_sent and transfer.producer in place:
+        if is_sent:
             last = len(place) - 1
         steps[first] += transfer.size_bytes
         steps[last + 1] -= transfer.size_bytes
