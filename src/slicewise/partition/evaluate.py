@@ -74,7 +74,8 @@ def held_bytes(problem: PipelineProblem, nodes: Collection[int], later: Sequence
     """Return the most bytes of activations alive at once in a stage that runs `nodes` in order.
 
     A received tensor is alive from the beginning to its last consumer in the stage, a sent one
-    (`later[t]` of tensor t) from its producer, or the beginning, to the end, any other from its producer to its last
+    (`later[t]` of tensor t) from its producer, or the beginning, to the end, any other from its
+    producer to its last
     consumer; one without consumers is alive while its producer runs. A tensor that no node here
     makes or uses is not counted: with hops the caller adds those that pass.
     """
