@@ -26,7 +26,7 @@ ALLOWED = {
         *("graph/", "predict/", "slices/", "partition/", "tune/", "measure/", "testing/"),
         "flows/pareto.py",
     ),
-    "onnx": ("graph/", "partition/split.py", "testing/"),
+    "onnx": ("graph/", "partition/split", "testing/"),
     "msgspec": ("app/", "store/"),
     "pyarrow": ("store/parquet.py",),
     "typer": ("app/",),

@@ -50,6 +50,11 @@ def workplace(
     example = re.search(r"```toml\n(.*?)```", guide, flags=re.DOTALL)
     assert example is not None
     (tmp_path / "my-card.toml").write_text(example[1])
+    guide = (ROOT / "docs" / "how-to" / "partition.md").read_text()
+    for name, language in (("constraints.yaml", "yaml"), ("problem.json", "json")):
+        example = re.search(rf"```{language}\n(.*?)```", guide, flags=re.DOTALL)
+        assert example is not None
+        (tmp_path / name).write_text(example[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL", str(light("resnet50")))
     return tmp_path
@@ -60,6 +65,7 @@ STORIES = [
     ROOT / "README.md",
     ROOT / "docs/how-to/measure.md",
     ROOT / "docs/how-to/keep-records.md",
+    ROOT / "docs/how-to/partition.md",
 ]
 
 

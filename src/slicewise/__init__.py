@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from slicewise.flows.explore import ExploreOptions, explore
     from slicewise.flows.load import load
     from slicewise.flows.measure import MeasureOptions, measure
+    from slicewise.flows.partition import partition, partition_curve
+    from slicewise.flows.partition_options import PartitionOptions
+    from slicewise.flows.partition_result import PartitionCurve, PartitionResult
     from slicewise.flows.predict import PredictOptions, predict, predict_many
     from slicewise.flows.support import support
 
@@ -57,6 +60,9 @@ __all__ = [
     "Node",
     "NodeEstimate",
     "Note",
+    "PartitionCurve",
+    "PartitionOptions",
+    "PartitionResult",
     "PredictOptions",
     "Prediction",
     "PredictionError",
@@ -75,6 +81,8 @@ __all__ = [
     "explore",
     "load",
     "measure",
+    "partition",
+    "partition_curve",
     "predict",
     "predict_many",
     "support",
@@ -97,6 +105,9 @@ _HOME = {
     "Node": "core.graph",
     "NodeEstimate": "core.cost",
     "Note": "core.notes",
+    "PartitionCurve": "flows.partition_result",
+    "PartitionOptions": "flows.partition_options",
+    "PartitionResult": "flows.partition_result",
     "PredictOptions": "flows.predict",
     "Prediction": "core.cost",
     "PredictionError": "core.errors",
@@ -114,6 +125,8 @@ _HOME = {
     "explore": "flows.explore",
     "load": "flows.load",
     "measure": "flows.measure",
+    "partition": "flows.partition",
+    "partition_curve": "flows.partition",
     "predict": "flows.predict",
     "predict_many": "flows.predict",
     "support": "flows.support",

@@ -30,6 +30,8 @@ from slicewise.app.arguments import (
 from slicewise.app.measuring.calibrating import calibrate
 from slicewise.app.measuring.commands import campaign, measure
 from slicewise.app.measuring.judging import check, compare
+from slicewise.app.partitioning.commands import partition
+from slicewise.app.partitioning.run_command import run_pipeline
 from slicewise.app.records_command import records_app
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
@@ -277,6 +279,12 @@ def devices(
     show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
 
 
+app.command(short_help="Cut a model into pipeline stages, with a proof of how good the cut is.")(
+    partition
+)
+app.command(
+    name="run-pipeline", short_help="Run split stages as a pipeline, measured beside predicted."
+)(run_pipeline)
 app.command(short_help="Run a model on this machine: latency, memory, energy.")(measure)
 app.command(short_help="Measure many models under many conditions; goes on where it stopped.")(
     campaign

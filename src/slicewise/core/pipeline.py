@@ -228,8 +228,10 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """How far the value can be above the least possible one, as a part of the value."""
-        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
+        """How far the value can be above the least possible one: value / best bound - 1."""
+        if self.value <= self.bound:
+            return 0.0
+        return self.value / self.bound - 1 if self.bound > 0 else math.inf
 
     @property
     def is_optimal(self) -> bool:

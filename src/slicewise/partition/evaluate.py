@@ -5,6 +5,7 @@ In plain floats, for any legal cut and every variant; `verify` has the same in e
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from slicewise.core.errors import Infeasible, PartitionError
 from slicewise.core.pipeline import (
@@ -14,6 +15,15 @@ from slicewise.core.pipeline import (
     StageLink,
     StageLoad,
 )
+
+
+@dataclass(slots=True)
+class Crossing:
+    """The tensors (numbers) that a stage receives, sends, and passes on without using them."""
+
+    received: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    passed: list[int] = field(default_factory=list)
 
 
 def like_devices(problem: PipelineProblem, stage_of: Sequence[int]) -> Assignment:
@@ -31,7 +41,11 @@ def stage_loads(problem: PipelineProblem, cut: Assignment) -> tuple[StageLoad, .
     members: list[list[int]] = [[] for _ in cut.kind_of]
     for node, stage in enumerate(cut.stage_of):
         members[stage].append(node)
-    return tuple(_load(problem, cut, stage, tuple(nodes)) for stage, nodes in enumerate(members))
+    crossed = crossings(problem, cut.stage_of, len(members))
+    return tuple(
+        _load(problem, cut, stage, nodes=tuple(nodes), crossing=crossed[stage])
+        for stage, nodes in enumerate(members)
+    )
 
 
 def objective_of(problem: PipelineProblem, loads: Sequence[StageLoad]) -> float:
@@ -104,11 +118,16 @@ def transfer_ms(link: StageLink, cost_ms: float) -> float:
 
 
 def _load(
-    problem: PipelineProblem, cut: Assignment, stage: int, nodes: tuple[int, ...]
+    problem: PipelineProblem,
+    cut: Assignment,
+    stage: int,
+    *,
+    nodes: tuple[int, ...],
+    crossing: Crossing,
 ) -> StageLoad:
     """Return the load of one stage by the definition."""
     kind = problem.kinds[cut.kind_of[stage]]
-    received, sent, passed = crossing(problem, cut.stage_of, stage)
+    received, sent = crossing.received, crossing.sent
     before, after = problem.link(stage - 1), problem.link(stage)
     receive_ms = math.fsum(transfer_ms(before, problem.transfers[t].transfer_ms) for t in received)
     send_ms = math.fsum(transfer_ms(after, problem.transfers[t].transfer_ms) for t in sent)
@@ -118,7 +137,7 @@ def _load(
         outgoing = set(sent)
         later = [index in outgoing for index in range(len(problem.transfers))]
         fast_bytes = held_bytes(problem, nodes, later) + math.fsum(
-            problem.transfers[t].size_bytes for t in passed
+            problem.transfers[t].size_bytes for t in crossing.passed
         )
         weights = math.fsum(problem.weight_bytes[n] for n in nodes) if problem.weight_bytes else 0
         spilt = max(0.0, weights + fast_bytes - kind.fast_memory.capacity_bytes)
@@ -138,30 +157,25 @@ def _load(
     )  # fmt: skip
 
 
-def crossing(
-    problem: PipelineProblem, stage_of: Sequence[int], stage: int
-) -> tuple[list[int], list[int], list[int]]:
-    """Return the tensors that a stage receives, sends, and passes on without using them."""
-    received, sent, passed = [], [], []
+def crossings(
+    problem: PipelineProblem, stage_of: Sequence[int], stages: int
+) -> tuple[Crossing, ...]:
+    """Return what crosses the border of each stage."""
+    made = tuple(Crossing() for _ in range(stages))
     for index, transfer in enumerate(problem.transfers):
-        if not transfer.consumers:
+        first = stage_of[transfer.producer]
+        uses = {stage_of[node] for node in transfer.consumers} - {first}
+        if not uses:
             continue
-        made = stage_of[transfer.producer]
-        uses = [stage_of[node] for node in transfer.consumers]
         last = max(uses)
-        if problem.hops:
-            if made < stage <= last:
-                received.append(index)
-            if made <= stage < last:
-                sent.append(index)
-            if made < stage < last and stage not in uses:
-                passed.append(index)
-        else:
-            if made < stage and stage in uses:
-                received.append(index)
-            if made == stage < last:
-                sent.append(index)
-    return received, sent, passed
+        made[first].sent.append(index)
+        for stage in range(first + 1, last + 1) if problem.hops else uses:
+            made[stage].received.append(index)
+            if problem.hops and stage < last:
+                made[stage].sent.append(index)
+                if stage not in uses:
+                    made[stage].passed.append(index)
+    return made
 
 
 def _check_legal(problem: PipelineProblem, cut: Assignment) -> None:

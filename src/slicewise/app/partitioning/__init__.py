@@ -1,0 +1,1 @@
+"""The commands about pipeline stages: what they take, and how they show it."""

@@ -1,0 +1,290 @@
+"""One time limit, several methods: they share the best cut and the best bound, and any may end it.
+
+Decides who works when, and keeps what they find; every cut is judged by `evaluate` on the problem
+as it was given, whatever form of it a method saw.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from slicewise.core.errors import (
+    Infeasible,
+    MissingDependency,
+    PartitionError,
+    UsageError,
+)
+from slicewise.core.notes import Note, unique_notes
+from slicewise.core.pipeline import OPTIMAL_GAP, Assignment, Bound, Partition, PipelineProblem
+from slicewise.core.plugins import did_you_mean
+from slicewise.partition import coarse
+from slicewise.partition.bounds import combinatorial_bounds
+from slicewise.partition.brkga import PRESETS, evolve
+from slicewise.partition.compiled import is_compiled
+from slicewise.partition.contract import Contraction, contract
+from slicewise.partition.evaluate import broken_limits, objective_of, stage_loads
+from slicewise.partition.lattice_dp import solve_lattice
+from slicewise.partition.search import improve
+
+METHODS = ("auto", "slicegraph", *PRESETS, "lattice", "cp-sat")
+DEFAULT_TIME_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The best value and bound so far, and who found it; inf and 0 where there is none yet."""
+
+    value: float
+    bound: float
+    method: str
+    seconds: float
+
+
+def solve(
+    problem: PipelineProblem,
+    *,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    seed: int = 0,
+    workers: int | None = None,
+    method: str = "auto",
+    report: Callable[[Progress], None] | None = None,
+) -> Partition:
+    """Return the best cut within the time limit, with the bounds that were found.
+
+    `workers` are threads of the solver (None: all cores). Ctrl-C ends the search as the time limit
+    does, once there is a cut. `Infeasible` where no cut keeps the limits, `PartitionError` where
+    none was found, `UsageError` for a method or a time limit that cannot be.
+    """
+    if method not in METHODS:
+        raise UsageError(
+            f"method {method!r} is unknown; known are {', '.join(METHODS)}"
+            f"{did_you_mean(method, METHODS)}"
+        )
+    if not time_limit_s >= 0 or time_limit_s == math.inf:
+        raise UsageError(f"--time-limit {time_limit_s:g} is not a time; write --time-limit 60")
+    run = _Run(problem, time.perf_counter(), time_limit_s, seed, workers, report)
+    try:
+        run.go(method)
+    except KeyboardInterrupt:
+        if run.best is None:
+            raise
+        run.is_complete = False
+        text = "interrupted: the best cut and bound until then"
+        run.notes.append(Note("search-interrupted", text))
+    return run.answer()
+
+
+@dataclass
+class _Run:
+    """The state of one search."""
+
+    problem: PipelineProblem
+    started: float
+    time_limit_s: float
+    seed: int
+    workers: int | None
+    report: Callable[[Progress], None] | None
+    best: Assignment | None = None
+    small_best: Assignment | None = None
+    value: float = math.inf
+    bounds: list[Bound] = field(default_factory=list)
+    method: str = ""
+    notes: list[Note] = field(default_factory=list)
+    is_complete: bool = True
+    is_infeasible: bool = False
+    lattice_reason: str = ""
+    made: Contraction = field(init=False)
+
+    def go(self, method: str) -> None:
+        """Let the methods work until the gap is closed or the time is up."""
+        self.made = contract(self.problem)
+        self.notes.extend(self.made.notes)
+        for bound in combinatorial_bounds(self.problem):
+            self.take_bound(bound)
+        if method in PRESETS:
+            self.evolve(method)
+            return
+        if not is_compiled():
+            text = "numba is not installed: the built-in methods run uncompiled, far slower"
+            self.notes.append(Note("uncompiled", text))
+        if method == "slicegraph":
+            self.search(self.left_s())
+        else:
+            self.search(_FIRST_SEARCH_S, max_rounds=_FIRST_ROUNDS)
+        if method in ("auto", "lattice") and not self.is_done():
+            self.lattice(_SMALL_LATTICE)
+        if method in ("auto", "cp-sat") and not self.is_done():
+            self.search(_SECOND_SEARCH_S)
+        if method in ("auto", "lattice") and not self.is_done():
+            self.lattice(_LARGE_LATTICE)
+        if method == "auto" and not self.is_done():
+            self.coarse()
+        if method in ("auto", "cp-sat") and not self.is_done() and self.left_s() > 0:
+            self.solver()
+        self.is_complete = self.is_complete and (self.is_proven() or method == "slicegraph")
+
+    # --- what the methods hand in
+
+    def take_cut(self, cut: Assignment | None, method: str) -> None:
+        """Keep a cut of the contracted problem if it is the best."""
+        if cut is None:
+            return
+        whole = self.made.expand(cut)
+        loads = stage_loads(self.problem, whole)
+        if broken_limits(self.problem, loads):
+            return
+        value = objective_of(self.problem, loads)
+        if value < self.value:
+            self.best, self.value, self.method = whole, value, method
+            self.small_best = cut
+            self.tell(method)
+
+    def take_bound(self, bound: Bound | None) -> None:
+        """Keep a bound; one that is not the best of its method is dropped."""
+        if bound is None:
+            return
+        others = [each for each in self.bounds if each.method == bound.method]
+        if any(each.value >= bound.value for each in others):
+            return
+        before = self.bound
+        self.bounds = [each for each in self.bounds if each.method != bound.method] + [bound]
+        if bound.value > before:
+            self.tell(bound.method)
+
+    def tell(self, method: str) -> None:
+        """Report the state."""
+        if self.report is not None:
+            self.report(Progress(self.value, self.bound, method, self.spent_s()))
+
+    # --- the methods
+
+    def search(self, limit_s: float, *, max_rounds: int | None = None) -> None:
+        """Slicing of many orders, and the local search around the best."""
+        end = min(self.time_limit_s, self.spent_s() + limit_s)
+        cut = improve(
+            self.made.problem,
+            self.small_best,
+            seed=self.seed,
+            deadline=lambda: self.spent_s() >= end or self.is_proven(),
+            report=lambda cut, _: self.take_cut(cut, "slicegraph"),
+            max_rounds=max_rounds,
+        )
+        self.take_cut(cut, "slicegraph")
+
+    def evolve(self, preset: str) -> None:
+        """The genetic algorithm over orders."""
+        cut = evolve(
+            self.made.problem,
+            preset,
+            seed=self.seed,
+            deadline=lambda: self.spent_s() >= self.time_limit_s or self.is_proven(),
+            report=lambda cut, _: self.take_cut(cut, preset),
+        )
+        self.take_cut(cut, preset)
+
+    def lattice(self, most_ideals: int) -> None:
+        """The dynamic program over ideals."""
+        end = self.spent_s() + _LATTICE_PART * self.left_s()
+        found = solve_lattice(
+            self.made.problem,
+            incumbent=self.value,
+            max_ideals=most_ideals,
+            deadline=lambda: self.spent_s() >= end,
+            report=lambda cut, _: self.take_cut(cut, "lattice"),
+        )
+        self.take_cut(found.cut, "lattice")
+        self.take_bound(found.bound)
+        if found.is_complete and found.cut is None:
+            self.tell_infeasible()
+        self.lattice_reason = "" if found.is_complete else found.reason
+
+    def coarse(self) -> None:
+        """The same without the lightest nodes: a bound alone."""
+        if coarse.supports(self.problem):
+            return
+        end = self.spent_s() + _COARSE_PART * self.left_s()
+        bound = coarse.coarse_bound(
+            self.made.problem, incumbent=self.value, deadline=lambda: self.spent_s() >= end
+        )
+        self.take_bound(bound)
+
+    def solver(self) -> None:
+        """CP-SAT: the whole problem, and bounds by superblocks of stages."""
+        from slicewise.partition.solvers.plan import run_solvers
+
+        try:
+            run_solvers(self)
+        except MissingDependency as err:
+            text = f"{err}; the built-in methods answered alone"
+            self.notes.append(Note("solver-missing", text))
+
+    def tell_infeasible(self) -> None:
+        """Keep that no cut keeps the limits."""
+        self.is_infeasible = self.best is None
+
+    # --- the state
+
+    @property
+    def small(self) -> PipelineProblem:
+        """The contracted problem."""
+        return self.made.problem
+
+    @property
+    def threads(self) -> int:
+        """Threads that a solver may use."""
+        return self.workers or os.cpu_count() or 1
+
+    @property
+    def bound(self) -> float:
+        """The best bound."""
+        return max((bound.value for bound in self.bounds), default=0.0)
+
+    def spent_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self.started
+
+    def left_s(self) -> float:
+        """Seconds until the time limit."""
+        return max(0.0, self.time_limit_s - self.spent_s())
+
+    def is_proven(self) -> bool:
+        """True if the gap is closed."""
+        return self.best is not None and self.value <= self.bound * (1 + OPTIMAL_GAP)
+
+    def is_done(self) -> bool:
+        """True if nothing is left to do."""
+        return self.is_infeasible or self.is_proven()
+
+    def answer(self) -> Partition:
+        """Return the partition, or raise what keeps from one."""
+        if self.best is None:
+            if self.is_infeasible:
+                raise Infeasible(
+                    f"no cut of {self.problem.name!r} into {self.problem.stages} stages keeps its"
+                    " limits; give more stages or memory, or fewer constraints"
+                )
+            raise PartitionError(
+                f"no cut of {self.problem.name!r} that keeps its limits was found in"
+                f" {self.spent_s():.3g} s; give a longer --time-limit, more stages or memory"
+            )
+        if self.lattice_reason and not self.is_proven():
+            text = f"the exact method over ideals was given up: {self.lattice_reason}"
+            self.notes.append(Note("lattice-incomplete", text))
+        bounds = sorted(self.bounds, key=lambda bound: -bound.value)
+        value = self.value
+        kept = tuple(replace(bound, value=min(bound.value, value)) for bound in bounds)
+        return Partition(
+            self.best, stage_loads(self.problem, self.best), value, kept, self.method, self.seed,
+            self.spent_s(), self.is_complete, unique_notes(self.notes),
+        )  # fmt: skip
+
+
+# Most problems are solved by a short search and a small lattice.
+_FIRST_SEARCH_S, _FIRST_ROUNDS = 0.5, 12
+_SECOND_SEARCH_S = 3.0
+_SMALL_LATTICE, _LARGE_LATTICE = 50_000, 300_000
+# Of the time that is left.
+_LATTICE_PART = 0.5
+_COARSE_PART = 0.2
