@@ -86,7 +86,7 @@ def test_ctrl_c_leaves_the_best_cut_marked(monkeypatch: pytest.MonkeyPatch) -> N
     made = solve(chain(60, stages=7))
     assert not made.is_complete and made.value < math.inf
     assert [note.code for note in made.notes] == ["search-interrupted"]
-    monkeypatch.setattr(portfolio, "improve", interrupt)
+    monkeypatch.setattr(portfolio, "slice_order", interrupt)
     with pytest.raises(KeyboardInterrupt):  # nothing to show yet
         solve(chain(60, stages=7))
 

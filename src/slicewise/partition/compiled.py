@@ -60,7 +60,7 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
     made: Any
     try:
         # numba keeps its cache beside the source or, where that is read-only, in the user's cache
-        made = numba.njit(cache=True)(plain)
+        made = numba.njit(cache=True, nogil=True)(plain)
     except RuntimeError:  # neither can be written: compile for this process only
-        made = numba.njit(plain)
+        made = numba.njit(nogil=True)(plain)
     return made  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ as it was given, whatever form of it a method saw.
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from slicewise.partition.contract import Contraction, contract
 from slicewise.partition.evaluate import broken_limits, objective_of, stage_loads
 from slicewise.partition.lattice_dp import solve_lattice
 from slicewise.partition.search import improve
+from slicewise.partition.slice_dp import slice_order
 
 METHODS = ("auto", "slicegraph", *PRESETS, "lattice", "cp-sat")
 DEFAULT_TIME_LIMIT_S = 60.0
@@ -95,6 +97,8 @@ class _Run:
     is_complete: bool = True
     is_infeasible: bool = False
     lattice_reason: str = ""
+    is_solving: bool = False
+    lock: "threading.RLock" = field(default_factory=threading.RLock)
     made: Contraction = field(init=False)
 
     def go(self, method: str) -> None:
@@ -103,12 +107,14 @@ class _Run:
         self.notes.extend(self.made.notes)
         for bound in combinatorial_bounds(self.problem):
             self.take_bound(bound)
-        if method in PRESETS:
-            self.evolve(method)
-            return
         if not is_compiled():
             text = "numba is not installed: the built-in methods run uncompiled, far slower"
             self.notes.append(Note("uncompiled", text))
+        # whatever the time limit: one slicing, so that there is a cut to show
+        self.take_cut(slice_order(self.small, range(self.small.nodes)), "slicegraph")
+        if method in PRESETS:
+            self.evolve(method)
+            return
         if method == "slicegraph":
             self.search(self.left_s())
         else:
@@ -123,7 +129,7 @@ class _Run:
             self.coarse()
         if method in ("auto", "cp-sat") and not self.is_done() and self.left_s() > 0:
             self.solver()
-        self.is_complete = self.is_complete and (self.is_proven() or method == "slicegraph")
+        self.is_complete = self.is_proven()
 
     # --- what the methods hand in
 
@@ -136,15 +142,20 @@ class _Run:
         if broken_limits(self.problem, loads):
             return
         value = objective_of(self.problem, loads)
-        if value < self.value:
-            self.best, self.value, self.method = whole, value, method
-            self.small_best = cut
-            self.tell(method)
+        with self.lock:
+            if value < self.value:
+                self.best, self.value, self.method = whole, value, method
+                self.small_best = cut
+                self.tell(method)
 
     def take_bound(self, bound: Bound | None) -> None:
         """Keep a bound; one that is not the best of its method is dropped."""
         if bound is None:
             return
+        with self.lock:
+            self._keep(bound)
+
+    def _keep(self, bound: Bound) -> None:
         others = [each for each in self.bounds if each.method == bound.method]
         if any(each.value >= bound.value for each in others):
             return
@@ -190,7 +201,7 @@ class _Run:
         found = solve_lattice(
             self.made.problem,
             incumbent=self.value,
-            max_ideals=most_ideals,
+            max_ideals=min(most_ideals, _MOST_BITS // self.small.nodes),
             deadline=lambda: self.spent_s() >= end,
             report=lambda cut, _: self.take_cut(cut, "lattice"),
         )
@@ -214,11 +225,28 @@ class _Run:
         """CP-SAT: the whole problem, and bounds by superblocks of stages."""
         from slicewise.partition.solvers.plan import run_solvers
 
+        self.is_solving = True
+        beside = threading.Thread(target=self.search_beside, daemon=True)
+        beside.start()
         try:
             run_solvers(self)
         except MissingDependency as err:
             text = f"{err}; the built-in methods answered alone"
             self.notes.append(Note("solver-missing", text))
+            beside.join()
+        finally:
+            self.is_solving = False
+            beside.join()
+
+    def search_beside(self) -> None:
+        """Go on with the local search, with another seed, while the solver works."""
+        improve(
+            self.made.problem,
+            self.small_best,
+            seed=self.seed + 1,
+            deadline=lambda: not self.is_solving or self.left_s() == 0 or self.is_proven(),
+            report=lambda cut, _: self.take_cut(cut, "slicegraph"),
+        )
 
     def tell_infeasible(self) -> None:
         """Keep that no cut keeps the limits."""
@@ -285,6 +313,7 @@ class _Run:
 _FIRST_SEARCH_S, _FIRST_ROUNDS = 0.5, 12
 _SECOND_SEARCH_S = 3.0
 _SMALL_LATTICE, _LARGE_LATTICE = 50_000, 300_000
+_MOST_BITS = 1_500_000_000  # an ideal has one for each node
 # Of the time that is left.
 _LATTICE_PART = 0.5
 _COARSE_PART = 0.2

@@ -3,7 +3,7 @@
 Hands everything on to the search that asked; no cut or bound is made here.
 """
 
-from collections.abc import Callable
+import math
 from typing import Protocol
 
 from slicewise.core.pipeline import Assignment, Bound, PipelineProblem
@@ -12,7 +12,7 @@ from slicewise.partition.solvers.cpsat import CpSatProgress
 
 # Above this many (node, stage) pairs the whole problem is seldom solved, and bounds come first.
 _SMALL_MODEL = 6_000
-_FIRST_PART = 0.35  # of the time left, for what is tried first
+_FIRST_PART, _LAST_PART = 0.35, 0.15  # of the time left
 _LEAST_S = 0.2
 
 
@@ -59,24 +59,25 @@ class Asker(Protocol):
         """True if nothing is left to do."""
 
 
-Step = Callable[[Asker, float], None]
-
-
 def run_solvers(asker: Asker) -> None:
     """Spend the time that is left; `MissingDependency` without ortools."""
     problem = asker.small
-    is_small = problem.nodes * problem.stages <= _SMALL_MODEL
-    steps: tuple[Step, ...] = (_whole, _windows) if is_small else (_windows, _whole)
-    if windows.supports(problem) or asker.value == float("inf"):
-        steps = (_whole,)
-    for index, step in enumerate(steps):
-        if asker.is_done() or asker.left_s() < _LEAST_S:
-            return
-        is_last = index == len(steps) - 1
-        part = 1.0 if is_last else _FIRST_PART if is_small else 1 - _FIRST_PART
-        step(asker, part * asker.left_s())
-    if not asker.is_done() and asker.left_s() > _LEAST_S and len(steps) > 1:
-        steps[0](asker, asker.left_s())
+    if windows.supports(problem) or asker.value == math.inf:
+        _whole(asker, asker.left_s())
+        return
+    if problem.nodes * problem.stages <= _SMALL_MODEL:
+        _whole(asker, _FIRST_PART * asker.left_s())
+    known = (math.inf, 0.0)
+    # again as long as the other side, a better cut from the search beside it, gives it more to do
+    while not _is_over(asker) and known != (asker.value, asker.bound):
+        known = (asker.value, asker.bound)
+        _windows(asker, (1 - _LAST_PART) * asker.left_s())
+    if not _is_over(asker):
+        _whole(asker, asker.left_s())
+
+
+def _is_over(asker: Asker) -> bool:
+    return asker.is_done() or asker.left_s() < _LEAST_S
 
 
 def _whole(asker: Asker, time_limit_s: float) -> None:
@@ -85,22 +86,29 @@ def _whole(asker: Asker, time_limit_s: float) -> None:
 
     def news(told: CpSatProgress) -> None:
         asker.take_cut(told.cut, cpsat.METHOD)
-        asker.take_bound(told.bound)
+        _take(asker, told.bound)
 
     found = cpsat.solve_cpsat(
         asker.small, warm=asker.small_best, lower=asker.bound, time_limit_s=time_limit_s,
         workers=asker.threads, seed=asker.seed, report=news,
     )  # fmt: skip
     asker.take_cut(found.cut, cpsat.METHOD)
-    asker.take_bound(found.bound)
+    _take(asker, found.bound)
     if found.is_infeasible:
         asker.tell_infeasible()
+
+
+def _take(asker: Asker, bound: Bound | None) -> None:
+    """Keep the solver's bound if it is more than what it was given to begin with."""
+    if bound is not None and bound.value > asker.bound:
+        asker.take_bound(bound)
 
 
 def _windows(asker: Asker, time_limit_s: float) -> None:
     found = windows.window_bound(
         asker.small, incumbent_ms=asker.value, lower_ms=asker.bound, time_limit_s=time_limit_s,
         workers=asker.threads, seed=asker.seed, report=asker.take_bound,
+        report_cut=lambda cut: asker.take_cut(cut, windows.METHOD),
     )  # fmt: skip
     asker.take_cut(found.cut, windows.METHOD)
     asker.take_bound(found.bound)

@@ -68,7 +68,7 @@ def shapes(stages: int) -> Iterator[tuple[int, ...]]:
     """Yield sizes of superblocks that sum to `stages`, the quick ones first, without repeats.
 
     >>> list(shapes(4))
-    [(2, 2), (1, 3), (3, 1), (2, 1, 1), (1, 1, 2), (1, 1, 1, 1)]
+    [(2, 2), (1, 3), (3, 1), (1, 1, 2), (2, 1, 1), (1, 1, 1, 1)]
     """
     seen: set[tuple[int, ...]] = set()
     half = stages // 2

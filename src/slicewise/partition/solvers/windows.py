@@ -42,7 +42,7 @@ _REFUTE_SHARE = 0.6  # of an attempt, for its windows
 _MOST_SPAN = 2  # stages in one model
 _LITTLE_SLACK = 1  # loads that all stages together have above the work
 _QUICK = 0.3  # of its time: an attempt after which the next dares more
-_FAR = 1.01  # of all work: what both ends will hold where an attempt is given up
+_FAR = 1.05  # of all work: what both ends will hold where an attempt is given up
 _NARROW = 0.4  # of a load: mean width of the windows within which the whole problem is tried
 
 
