@@ -14,13 +14,13 @@ from benchmarks.open_rows import data_folder
 from benchmarks.tables import write_result
 from slicewise.core.errors import SlicewiseError
 from slicewise.core.pipeline import Bound, PipelineProblem
-from slicewise.flows.partition_wishes import Wishes
-from slicewise.flows.pipeline_problem import assemble
-from slicewise.flows.workload_file import read_workload
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.wishes import Wishes
+from slicewise.flows.partitioning.workload_file import read_workload
 from slicewise.partition.bounds import combinatorial_bounds
-from slicewise.partition.coarse import coarse_bound
 from slicewise.partition.contract import contract
-from slicewise.partition.lattice_dp import solve_lattice
+from slicewise.partition.lattice.coarse import coarse_bound
+from slicewise.partition.lattice.lattice_dp import solve_lattice
 from slicewise.partition.portfolio import solve
 from slicewise.partition.solvers.relaxations import Relaxation, relax
 from slicewise.partition.solvers.superblocks import superblock_bounds

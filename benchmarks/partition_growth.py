@@ -12,9 +12,9 @@ import time
 
 from benchmarks.tables import write_result
 from slicewise.core.pipeline import PipelineProblem, StageDevice, Transfer
-from slicewise.partition.order import Orders
 from slicewise.partition.portfolio import solve
-from slicewise.partition.slice_dp import Slicer
+from slicewise.partition.slicegraph.order import Orders
+from slicewise.partition.slicegraph.slice_dp import Slicer
 
 SIZES = (1_000, 1_250, 2_500, 5_000, 10_000, 20_000)
 STAGES = 16

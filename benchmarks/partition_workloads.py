@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.open_rows import data_folder
 from benchmarks.tables import markdown, write_result
 from slicewise.core.pipeline import OPTIMAL_GAP, Partition
-from slicewise.flows.partition_wishes import Wishes
-from slicewise.flows.pipeline_problem import assemble
-from slicewise.flows.workload_file import read_workload
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.wishes import Wishes
+from slicewise.flows.partitioning.workload_file import read_workload
 from slicewise.partition.portfolio import Progress, solve
 from slicewise.partition.rechecks import RECHECKS
 from slicewise.partition.verify import verify

@@ -23,15 +23,15 @@ from slicewise.flows.load import load
 from slicewise.flows.measure import MeasureOptions, is_usable, measure
 from slicewise.flows.operators import operator_times
 from slicewise.flows.partition import partition
-from slicewise.flows.partition_options import PartitionOptions
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.partition_wishes import Wishes, parse_link
-from slicewise.flows.pipeline_material import Material
-from slicewise.flows.pipeline_model import model_material
-from slicewise.flows.pipeline_problem import assemble
+from slicewise.flows.partitioning.options import PartitionOptions
+from slicewise.flows.partitioning.pipeline_material import Material
+from slicewise.flows.partitioning.pipeline_model import model_material
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.stage_files import StagesCheck, check_stages, write_stages
+from slicewise.flows.partitioning.wishes import Wishes, parse_link
 from slicewise.flows.predict import PredictOptions, ready_graph
 from slicewise.flows.run_pipeline import RunOptions, run_pipeline
-from slicewise.flows.stage_files import StagesCheck, check_stages, write_stages
 from slicewise.flows.subject import subject_of
 from slicewise.predict.kernels import kernels_of
 from slicewise.store.home import home

@@ -14,7 +14,7 @@ import pytest
 from slicewise.core.errors import Infeasible, SlicewiseError
 from slicewise.core.notes import Note
 from slicewise.core.pipeline import Assignment, Bound, Objective, Partition, PipelineProblem, Trust
-from slicewise.flows.partition_baselines import _balanced_work
+from slicewise.flows.partitioning.baselines import _balanced_work
 from slicewise.partition.evaluate import objective_or_raise, stage_loads
 
 _MOST_CUTS = 3000

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from slicewise.flows.load import load
     from slicewise.flows.measure import MeasureOptions, measure
     from slicewise.flows.partition import partition, partition_curve
-    from slicewise.flows.partition_options import PartitionOptions
-    from slicewise.flows.partition_result import PartitionCurve, PartitionResult
+    from slicewise.flows.partitioning.options import PartitionOptions
+    from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
     from slicewise.flows.predict import PredictOptions, predict, predict_many
     from slicewise.flows.support import support
 
@@ -105,9 +105,9 @@ _HOME = {
     "Node": "core.graph",
     "NodeEstimate": "core.cost",
     "Note": "core.notes",
-    "PartitionCurve": "flows.partition_result",
-    "PartitionOptions": "flows.partition_options",
-    "PartitionResult": "flows.partition_result",
+    "PartitionCurve": "flows.partitioning.result",
+    "PartitionOptions": "flows.partitioning.options",
+    "PartitionResult": "flows.partitioning.result",
     "PredictOptions": "flows.predict",
     "Prediction": "core.cost",
     "PredictionError": "core.errors",

@@ -24,8 +24,8 @@ from slicewise.app.partitioning.trace import encode_trace
 from slicewise.app.partitioning.words import strip
 from slicewise.core.pipeline import StageLoad
 from slicewise.flows.partition import partition, partition_curve
-from slicewise.flows.partition_options import PartitionOptions
-from slicewise.flows.partition_result import PartitionResult
+from slicewise.flows.partitioning.options import PartitionOptions
+from slicewise.flows.partitioning.result import PartitionResult
 from tests import plain_solver
 
 Golden = Callable[[str, str], None]

@@ -6,11 +6,11 @@ import numpy as np
 
 from slicewise.core.pipeline import Partition
 from slicewise.flows.load import load
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.partition_wishes import Wishes, parse_link
-from slicewise.flows.pipeline_material import Material
-from slicewise.flows.pipeline_model import model_material
-from slicewise.flows.pipeline_problem import assemble
+from slicewise.flows.partitioning.pipeline_material import Material
+from slicewise.flows.partitioning.pipeline_model import model_material
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.wishes import Wishes, parse_link
 from slicewise.flows.predict import PredictOptions
 from slicewise.partition.evaluate import like_devices, objective_of, stage_loads
 from slicewise.testing import onnx_models

@@ -7,8 +7,8 @@ import pytest
 from slicewise.core.device import Link
 from slicewise.core.errors import UsageError
 from slicewise.core.pipeline import FastMemory, Objective
-from slicewise.flows.constraints_file import FIELDS, read_constraints
-from slicewise.flows.partition_wishes import LAST, MemoryWish, Selector, Wishes, parse_link
+from slicewise.flows.partitioning.constraints_file import FIELDS, read_constraints
+from slicewise.flows.partitioning.wishes import LAST, MemoryWish, Selector, Wishes, parse_link
 
 WHOLE = """\
 schema: slicewise.constraints/1

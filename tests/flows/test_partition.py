@@ -20,10 +20,10 @@ from slicewise.core.pipeline import (
     Trust,
 )
 from slicewise.flows.partition import partition, partition_curve
-from slicewise.flows.partition_answers import compact
-from slicewise.flows.partition_baselines import baselines
-from slicewise.flows.partition_options import PartitionOptions, parse_stages, wishes_of
-from slicewise.flows.partition_schedule import schedule_of
+from slicewise.flows.partitioning.answers import compact
+from slicewise.flows.partitioning.baselines import baselines
+from slicewise.flows.partitioning.options import PartitionOptions, parse_stages, wishes_of
+from slicewise.flows.partitioning.schedule import schedule_of
 from slicewise.partition.evaluate import (
     broken_limits,
     objective_of,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slicewise.flows.partition import partition
-from slicewise.flows.partition_options import PartitionOptions
+from slicewise.flows.partitioning.options import PartitionOptions
 
 # By an ideal-lattice program of its own: prototype_open.csv beside the workloads.
 KNOWN = (

@@ -8,7 +8,7 @@ import pytest
 
 from slicewise.core.graph import Graph
 from slicewise.flows.load import load
-from slicewise.flows.pipeline_model import model_material
+from slicewise.flows.partitioning.pipeline_model import model_material
 from slicewise.flows.predict import PredictOptions, predict
 from slicewise.testing import onnx_models
 

@@ -10,9 +10,9 @@ import pytest
 from slicewise.core.device import Link
 from slicewise.core.errors import Infeasible, PartitionError, UsageError
 from slicewise.core.pipeline import FastMemory, Objective, StageDevice, StageLink
-from slicewise.flows.partition_wishes import LAST, MemoryWish, Selector, Wishes
-from slicewise.flows.pipeline_material import CutTensor, Material
-from slicewise.flows.pipeline_problem import assemble
+from slicewise.flows.partitioning.pipeline_material import CutTensor, Material
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.wishes import LAST, MemoryWish, Selector, Wishes
 
 # a feeds b and c, b feeds d, c feeds d; b and its twin are one kernel
 MATERIAL = Material(

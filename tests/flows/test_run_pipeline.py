@@ -13,6 +13,7 @@ from slicewise.app.partitioning.run_command import run_pipeline as command
 from slicewise.app.partitioning.running import run_pipeline_document, run_pipeline_report
 from slicewise.app.report import console
 from slicewise.core.errors import MeasureError, ModelError, UsageError
+from slicewise.flows.partitioning.stage_files import write_stages
 from slicewise.flows.run_pipeline import (
     PipelineComparison,
     RunOptions,
@@ -20,8 +21,7 @@ from slicewise.flows.run_pipeline import (
     predicted_speedup,
     run_pipeline,
 )
-from slicewise.flows.stage_files import write_stages
-from slicewise.partition.split_manifest import MANIFEST, StageFiles, write_manifest
+from slicewise.partition.split.manifest import MANIFEST, StageFiles, write_manifest
 from slicewise.testing import onnx_models
 from tests.flows.cut_models import cut, material_of, save_cnn
 

@@ -20,11 +20,10 @@ from slicewise.app.partitioning.splitting import (
 from slicewise.app.report import console
 from slicewise.core.errors import MeasureError, ModelError, PartitionError, UsageError
 from slicewise.flows.load import load
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.pipeline_material import Case, Material
-from slicewise.flows.pipeline_model import model_material
-from slicewise.flows.predict import PredictOptions
-from slicewise.flows.stage_files import (
+from slicewise.flows.partitioning.pipeline_material import Case, Material
+from slicewise.flows.partitioning.pipeline_model import model_material
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.stage_files import (
     WrittenStages,
     between_layers,
     check_stages,
@@ -34,7 +33,8 @@ from slicewise.flows.stage_files import (
     stage_specs,
     write_stages,
 )
-from slicewise.partition.split_manifest import StageFiles, read_manifest
+from slicewise.flows.predict import PredictOptions
+from slicewise.partition.split.manifest import StageFiles, read_manifest
 from slicewise.testing import onnx_models
 from tests.flows.cut_models import cut, material_of, save_cnn
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicewise.core.errors import DeviceError, PartitionError, UsageError
-from slicewise.flows.partition_wishes import Wishes
-from slicewise.flows.pipeline_problem import assemble
-from slicewise.flows.workload_file import read_workload
+from slicewise.flows.partitioning.pipeline_problem import assemble
+from slicewise.flows.partitioning.wishes import Wishes
+from slicewise.flows.partitioning.workload_file import read_workload
 from slicewise.partition.evaluate import like_devices, objective_of, stage_loads
 
 Document = dict[str, Any]

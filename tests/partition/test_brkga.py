@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from slicewise.core.errors import UsageError
 from slicewise.core.pipeline import PipelineProblem
-from slicewise.partition.brkga import PRESETS, evolve
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.slice_dp import slice_order
+from slicewise.partition.slicegraph.brkga import PRESETS, evolve
+from slicewise.partition.slicegraph.slice_dp import slice_order
 from slicewise.testing.pipelines import optimum, problems
 
 

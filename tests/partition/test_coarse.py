@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from slicewise.core.errors import Infeasible
 from slicewise.core.pipeline import PipelineProblem, StageDevice, StageLink, Transfer
-from slicewise.partition import coarse
-from slicewise.partition.coarse import coarse_bound, coarsen, recheck, supports
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.lattice_dp import solve_lattice
+from slicewise.partition.lattice import coarse
+from slicewise.partition.lattice.coarse import coarse_bound, coarsen, recheck, supports
+from slicewise.partition.lattice.lattice_dp import solve_lattice
 from slicewise.testing.pipelines import VARIANTS, optimum, problems
 
 _LIGHT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])

@@ -33,10 +33,10 @@ def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(
 ) -> None:
     njit = numba.njit
 
-    def without_cache(*args: Any, cache: bool = False) -> Any:
+    def without_cache(*args: Any, cache: bool = False, nogil: bool = False) -> Any:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
-        return njit(*args)
+        return njit(*args, nogil=nogil)
 
     monkeypatch.setattr(numba, "njit", without_cache)
     assert Kernel(twice.function)(4) == 8

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicewise.core.pipeline import PipelineProblem, StageDevice, Transfer, Trust
-from slicewise.partition import lattice_dp
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.lattice import ideals_of
-from slicewise.partition.lattice_dp import solve_lattice, supports
+from slicewise.partition.lattice import lattice_dp
+from slicewise.partition.lattice.ideals import ideals_of
+from slicewise.partition.lattice.lattice_dp import solve_lattice, supports
 from slicewise.testing.pipelines import VARIANTS, optimum, problems
 
 _DONE = tuple(variant for variant in VARIANTS if variant != "fast")
@@ -135,8 +135,9 @@ def test_each_better_cut_is_reported() -> None:
 
 
 def test_plain_code_does_the_same_as_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from slicewise.partition import lattice, lattice_kernels
     from slicewise.partition.compiled import Kernel
+    from slicewise.partition.lattice import ideals as lattice
+    from slicewise.partition.lattice import lattice_kernels
 
     problem = _grid(3, 4, 3)
     expected = solve_lattice(problem)

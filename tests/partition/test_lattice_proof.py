@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from slicewise.core.pipeline import Bound, PipelineProblem, Trust
-from slicewise.partition import lattice_proof
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.lattice_dp import exceeds, solve_lattice, supports
-from slicewise.partition.lattice_proof import prove_in_fractions, recheck
+from slicewise.partition.lattice import lattice_proof
+from slicewise.partition.lattice.lattice_dp import exceeds, solve_lattice, supports
+from slicewise.partition.lattice.lattice_proof import prove_in_fractions, recheck
 from slicewise.testing.pipelines import VARIANTS, optimum, problems
 
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicewise.core.pipeline import PipelineProblem, StageDevice, Transfer
-from slicewise.partition.arrays import Ints, arrays_of
-from slicewise.partition.order import FIRST_READY, LAST_READY, Orders
+from slicewise.partition.slicegraph.arrays import Ints, arrays_of
+from slicewise.partition.slicegraph.order import FIRST_READY, LAST_READY, Orders
 from slicewise.testing.pipelines import problems
 
 

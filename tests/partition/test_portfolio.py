@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from slicewise.core.errors import Infeasible, PartitionError, UsageError
 from slicewise.core.pipeline import PipelineProblem, StageDevice, Transfer
-from slicewise.partition import coarse, portfolio
+from slicewise.partition import portfolio
 from slicewise.partition.evaluate import objective_or_raise
+from slicewise.partition.lattice import coarse
 from slicewise.partition.portfolio import METHODS, Progress, solve
 from slicewise.partition.rechecks import RECHECKS
 from slicewise.partition.verify import verify

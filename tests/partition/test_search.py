@@ -8,11 +8,11 @@ from hypothesis import given, settings
 
 from slicewise.core.errors import Infeasible
 from slicewise.core.pipeline import Assignment, PipelineProblem, StageDevice, Transfer
-from slicewise.partition import anneal, arrays
-from slicewise.partition.arrays import arrays_of
 from slicewise.partition.evaluate import like_devices, objective_or_raise, stage_loads
-from slicewise.partition.search import improve
-from slicewise.partition.slice_dp import slice_order
+from slicewise.partition.slicegraph import anneal, arrays
+from slicewise.partition.slicegraph.arrays import arrays_of
+from slicewise.partition.slicegraph.search import improve
+from slicewise.partition.slicegraph.slice_dp import slice_order
 from slicewise.testing.pipelines import VARIANTS, optimum, problems
 
 

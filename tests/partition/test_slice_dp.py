@@ -16,9 +16,9 @@ from slicewise.core.pipeline import (
     StageDevice,
     Transfer,
 )
-from slicewise.partition import arrays, slice_dp, slice_kernels
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.slice_dp import Slicer, slice_order
+from slicewise.partition.slicegraph import arrays, slice_dp, slice_kernels
+from slicewise.partition.slicegraph.slice_dp import Slicer, slice_order
 from slicewise.testing.pipelines import VARIANTS, cuts, problems
 
 

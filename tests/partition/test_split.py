@@ -18,19 +18,19 @@ from onnx.helper import make_node
 import slicewise
 from slicewise.core.errors import MeasureError, ModelError, PartitionError, UsageError
 from slicewise.core.graph import Graph, Node
-from slicewise.partition import split as split_module
-from slicewise.partition import split_weights
-from slicewise.partition.split import Forecast, split_model
-from slicewise.partition.split_annotation import read_annotation
-from slicewise.partition.split_check import compare_output
-from slicewise.partition.split_manifest import (
+from slicewise.partition.split import files as split_module
+from slicewise.partition.split import weights as split_weights
+from slicewise.partition.split.annotation import read_annotation
+from slicewise.partition.split.check import compare_output
+from slicewise.partition.split.files import Forecast, split_model
+from slicewise.partition.split.manifest import (
     MANIFEST,
     PredictedLoad,
     StageFiles,
     read_manifest,
     stages_document,
 )
-from slicewise.partition.split_points import find_layers, split_points, split_points_text
+from slicewise.partition.split.points import find_layers, split_points, split_points_text
 from slicewise.testing import onnx_models
 
 FLOAT = TensorProto.FLOAT

@@ -12,12 +12,12 @@ from slicewise.core.errors import Infeasible, PartitionError, UsageError
 from slicewise.core.notes import unique_notes
 from slicewise.core.pipeline import Objective, Partition, PipelineProblem
 from slicewise.flows.load import ModelLike, load
-from slicewise.flows.partition_answers import checked, compact, joined
-from slicewise.flows.partition_baselines import baselines
-from slicewise.flows.partition_options import PartitionOptions, stages_asked, wishes_of
-from slicewise.flows.partition_result import PartitionCurve, PartitionResult
-from slicewise.flows.partition_wishes import Wishes
-from slicewise.flows.pipeline_material import Case, CutTensor, Material
+from slicewise.flows.partitioning.answers import checked, compact, joined
+from slicewise.flows.partitioning.baselines import baselines
+from slicewise.flows.partitioning.options import PartitionOptions, stages_asked, wishes_of
+from slicewise.flows.partitioning.pipeline_material import Case, CutTensor, Material
+from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
+from slicewise.flows.partitioning.wishes import Wishes
 
 PartitionSubject = ModelLike | PipelineProblem
 
@@ -40,7 +40,7 @@ def partition(
     Ctrl-C and the time limit give the best cut until then, marked. `UsageError`, `ModelError`,
     `DeviceError`; `Infeasible` where no cut keeps the limits.
 
-    >>> from slicewise.flows.partition_options import PartitionOptions
+    >>> from slicewise.flows.partitioning.options import PartitionOptions
     >>> quick = PartitionOptions(time_limit_s=5)
     >>> made = partition(model, stages=4, device="a100-sxm4-80gb", batch=8, options=quick)
     >>> len(made.used) <= 4, made.partition.bound <= made.partition.bottleneck_ms
@@ -70,7 +70,7 @@ def partition_curve(
     and told; `Infeasible` where all are. `UsageError` where devices are named one by
     one, since these say how many stages there are.
 
-    >>> from slicewise.flows.partition_options import PartitionOptions
+    >>> from slicewise.flows.partitioning.options import PartitionOptions
     >>> quick = PartitionOptions(time_limit_s=5)
     >>> found = partition_curve(model, stages=[1, 2], device="l4", options=quick)
     >>> one, two = (made.partition.bottleneck_ms for made in found.results)
@@ -108,7 +108,7 @@ def _material(
     wishes: Wishes,
     progress: Callable[[str], None] | None,
 ) -> Material:
-    from slicewise.flows.workload_file import is_workload, read_workload
+    from slicewise.flows.partitioning.workload_file import is_workload, read_workload
 
     if isinstance(model, PipelineProblem):
         _refuse_layers(options, model.name)
@@ -126,7 +126,7 @@ def _material(
             f"honour {', '.join(options.honour)} is for problem files, which have such fields;"
             " give constraints for a model"
         )
-    from slicewise.flows.pipeline_model import model_material
+    from slicewise.flows.partitioning.pipeline_model import model_material
 
     if progress is not None:
         progress("reading the model")
@@ -138,7 +138,7 @@ def _material(
     material = model_material(graph, devices=named, options=asked)
     if not options.between_layers:
         return material
-    from slicewise.flows.stage_files import between_layers
+    from slicewise.flows.partitioning.stage_files import between_layers
 
     return between_layers(material)
 
@@ -174,7 +174,7 @@ def _own_problem(problem: PipelineProblem) -> Material:
 
 
 def _case(material: Material, wishes: Wishes, stages: int) -> Case:
-    from slicewise.flows.pipeline_problem import assemble, check_fits
+    from slicewise.flows.partitioning.pipeline_problem import assemble, check_fits
 
     own = material.problem
     if own is None:

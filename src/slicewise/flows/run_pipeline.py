@@ -10,7 +10,7 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.pipeline_measurement import PipelineMeasurement, StageTime
 from slicewise.core.share import Mechanism
 from slicewise.flows.load import positive
-from slicewise.flows.stage_files import (
+from slicewise.flows.partitioning.stage_files import (
     blind_notes,
     handed_out,
     inputs_of,
@@ -19,8 +19,8 @@ from slicewise.flows.stage_files import (
 )
 
 if TYPE_CHECKING:
-    from slicewise.partition.split_check import OutputDifference
-    from slicewise.partition.split_manifest import PredictedLoad, StageFiles
+    from slicewise.partition.split.check import OutputDifference
+    from slicewise.partition.split.manifest import PredictedLoad, StageFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def run_pipeline(
     """
     from slicewise.measure.pipeline import Conduct
     from slicewise.measure.pipeline import run_pipeline as run
-    from slicewise.partition.split_check import compare_output
-    from slicewise.partition.split_manifest import read_manifest
+    from slicewise.partition.split.check import compare_output
+    from slicewise.partition.split.manifest import read_manifest
     from slicewise.store.home import home
     from slicewise.store.turns import turn
 

@@ -36,7 +36,7 @@ from fractions import Fraction
 from slicewise.core.errors import Infeasible
 from slicewise.core.notes import Note
 from slicewise.core.pipeline import Assignment, PipelineProblem, StageDevice, Transfer
-from slicewise.partition.arrays import arrays_of
+from slicewise.partition.slicegraph.arrays import arrays_of
 
 _SWEEPS = 20  # each finds what the one before opened; more changed nothing on any workload
 _FIRST_USE_STEPS = 400_000  # edges walked to see that one consumer comes before all others

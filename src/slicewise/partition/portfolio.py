@@ -20,15 +20,15 @@ from slicewise.core.errors import (
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.pipeline import OPTIMAL_GAP, Assignment, Bound, Partition, PipelineProblem
 from slicewise.core.plugins import did_you_mean
-from slicewise.partition import coarse
 from slicewise.partition.bounds import combinatorial_bounds
-from slicewise.partition.brkga import PRESETS, evolve
 from slicewise.partition.compiled import is_compiled
 from slicewise.partition.contract import Contraction, contract
 from slicewise.partition.evaluate import broken_limits, objective_of, stage_loads
-from slicewise.partition.lattice_dp import solve_lattice
-from slicewise.partition.search import improve
-from slicewise.partition.slice_dp import slice_order
+from slicewise.partition.lattice import coarse
+from slicewise.partition.lattice.lattice_dp import solve_lattice
+from slicewise.partition.slicegraph.brkga import PRESETS, evolve
+from slicewise.partition.slicegraph.search import improve
+from slicewise.partition.slicegraph.slice_dp import slice_order
 
 METHODS = ("auto", "slicegraph", *PRESETS, "lattice", "cp-sat")
 DEFAULT_TIME_LIMIT_S = 60.0

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from slicewise.partition import bounds, coarse, lattice_dp, lattice_proof
+from slicewise.partition import bounds
+from slicewise.partition.lattice import coarse, lattice_dp, lattice_proof
 from slicewise.partition.verify import Recheck
 
 RECHECKS: Mapping[str, Recheck] = {

@@ -22,11 +22,11 @@ from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
 from slicewise.app.words import as_argument
 from slicewise.core.errors import UsageError
-from slicewise.flows.partition_result import PartitionCurve, PartitionResult
+from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
 
 if TYPE_CHECKING:
-    from slicewise.flows.partition_options import PartitionOptions
-    from slicewise.flows.stage_files import StagesCheck, WrittenStages
+    from slicewise.flows.partitioning.options import PartitionOptions
+    from slicewise.flows.partitioning.stage_files import StagesCheck, WrittenStages
 
 
 def partition(
@@ -204,7 +204,7 @@ def partition(
     """
     from slicewise.app.files import check_outputs
     from slicewise.core.units import parse_bytes
-    from slicewise.flows.partition_options import PartitionOptions, parse_stages
+    from slicewise.flows.partitioning.options import PartitionOptions, parse_stages
     from slicewise.flows.predict import PredictOptions
 
     read = [model, *([str(constraints)] if constraints is not None else [])]

@@ -7,7 +7,7 @@ import msgspec
 from slicewise.app.documents import Json
 from slicewise.app.partitioning.words import device, is_energy, stage_names
 from slicewise.core.pipeline import Bound
-from slicewise.flows.partition_result import (
+from slicewise.flows.partitioning.result import (
     KNEE_TOLERANCE,
     CutTensorAt,
     PartitionCurve,

@@ -7,8 +7,8 @@ from slicewise.app.html.scale import Axis, linear_axis
 from slicewise.app.partitioning.words import PARTS, device
 from slicewise.app.words import counted
 from slicewise.core.units import format_ms
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.partition_schedule import schedule_of
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.schedule import schedule_of
 from slicewise.partition.simulate import Busy, Schedule
 
 # Classes of the style sheet: what is taken in, done, handed on.

@@ -35,7 +35,7 @@ from slicewise.app.partitioning.words import (
 from slicewise.app.words import clean, counted, grouped_notes
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.units import format_capacity, format_ms, format_number
-from slicewise.flows.partition_result import PartitionCurve, PartitionResult
+from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
 
 _MOST_NAMES = 400
 

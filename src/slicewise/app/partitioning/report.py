@@ -24,7 +24,7 @@ from slicewise.app.partitioning.words import (
 from slicewise.app.report import notes_lines
 from slicewise.app.words import clean, counted, short_name
 from slicewise.core.units import format_capacity, format_ms, format_number
-from slicewise.flows.partition_result import PartitionCurve, PartitionResult
+from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
 
 _MOST_TENSORS = 8
 _STRIP_WIDTH = 32

@@ -13,8 +13,8 @@ from slicewise.app.report import notes_lines
 from slicewise.app.words import clean, counted, short_name
 from slicewise.core.errors import MeasureError, UsageError
 from slicewise.core.units import format_capacity, format_number
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.stage_files import (
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.stage_files import (
     StagesCheck,
     WrittenStages,
     check_folder,
@@ -23,7 +23,7 @@ from slicewise.flows.stage_files import (
     onnx_file,
     write_stages,
 )
-from slicewise.partition.split_check import OutputDifference
+from slicewise.partition.split.check import OutputDifference
 
 
 def check_split(directory: Path, model: str) -> None:

@@ -9,8 +9,8 @@ import msgspec
 from slicewise._version import __version__
 from slicewise.app.partitioning.words import PARTS, device, subject
 from slicewise.app.trace import Event
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.partition_schedule import schedule_of
+from slicewise.flows.partitioning.result import PartitionResult
+from slicewise.flows.partitioning.schedule import schedule_of
 from slicewise.partition.simulate import Busy, Schedule
 
 _PROCESS, _PHASES = 1, 0

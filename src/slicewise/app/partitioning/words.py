@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slicewise.app.words import clean, counted
 from slicewise.core.pipeline import Objective, StageLoad
 from slicewise.core.units import format_ms, format_number
-from slicewise.flows.partition_result import (
+from slicewise.flows.partitioning.result import (
     KNEE_TOLERANCE,
     CutTensorAt,
     PartitionCurve,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slicewise.core.errors import ModelError
-from slicewise.partition.split_plan import bodies_of
-from slicewise.partition.split_types import without_weights
+from slicewise.partition.split.plan import bodies_of
+from slicewise.partition.split.types import without_weights
 
 if TYPE_CHECKING:
     import onnx

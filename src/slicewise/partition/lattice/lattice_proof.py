@@ -12,7 +12,7 @@ from fractions import Fraction
 from slicewise.core.errors import Infeasible
 from slicewise.core.pipeline import Bound, Objective, PipelineProblem, StageLink
 from slicewise.partition.contract import contract
-from slicewise.partition.lattice_dp import exceeds, supports
+from slicewise.partition.lattice.lattice_dp import exceeds, supports
 from slicewise.partition.machine import Machine, StageKind, machine_of
 
 _MOST_IDEALS = 20_000

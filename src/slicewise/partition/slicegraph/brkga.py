@@ -14,10 +14,10 @@ import numpy as np
 
 from slicewise.core.errors import UsageError
 from slicewise.core.pipeline import Assignment, PipelineProblem
-from slicewise.partition.arrays import Floats
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.order import Orders
-from slicewise.partition.slice_dp import Deadline, Slicer
+from slicewise.partition.slicegraph.arrays import Floats
+from slicewise.partition.slicegraph.order import Orders
+from slicewise.partition.slicegraph.slice_dp import Deadline, Slicer
 
 
 @dataclass(frozen=True, slots=True)

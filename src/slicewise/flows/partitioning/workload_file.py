@@ -16,8 +16,8 @@ from slicewise.core.errors import DeviceError, PartitionError, UsageError
 from slicewise.core.notes import Note
 from slicewise.core.pipeline import StageDevice
 from slicewise.core.plugins import did_you_mean
-from slicewise.flows.pipeline_material import CutTensor, Material
-from slicewise.flows.topological import parts, topological
+from slicewise.flows.partitioning.pipeline_material import CutTensor, Material
+from slicewise.flows.partitioning.topological import parts, topological
 
 SCHEMA = "pipeline-workload/1"
 HONOURED = ("colocate", "limits")

@@ -14,15 +14,15 @@ from slicewise._version import __version__
 from slicewise.core.errors import ModelError, PartitionError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
-from slicewise.partition.split_annotation import (
+from slicewise.partition.split.annotation import (
     DIGEST_KEY,
     STAGE_KEY,
     annotate,
     set_property,
 )
-from slicewise.partition.split_folder import check_replaceable, whole_folder
-from slicewise.partition.split_functions import Opened, open_calls, used_functions
-from slicewise.partition.split_manifest import (
+from slicewise.partition.split.folder import check_replaceable, whole_folder
+from slicewise.partition.split.functions import Opened, open_calls, used_functions
+from slicewise.partition.split.manifest import (
     WHOLE,
     CutTensor,
     PredictedLoad,
@@ -30,9 +30,9 @@ from slicewise.partition.split_manifest import (
     StageFiles,
     write_manifest,
 )
-from slicewise.partition.split_plan import SplitPlan, StagePlan, plan_split
-from slicewise.partition.split_types import Types
-from slicewise.partition.split_weights import Weights, keeps_external, tensors_of
+from slicewise.partition.split.plan import SplitPlan, StagePlan, plan_split
+from slicewise.partition.split.types import Types
+from slicewise.partition.split.weights import Weights, keeps_external, tensors_of
 
 if TYPE_CHECKING:
     import onnx

@@ -12,7 +12,7 @@ from slicewise.core.device import Link
 from slicewise.core.errors import UsageError
 from slicewise.core.pipeline import FastMemory, Objective
 from slicewise.core.units import parse_bytes, parse_bytes_per_s
-from slicewise.flows.partition_wishes import (
+from slicewise.flows.partitioning.wishes import (
     LAST,
     MemoryWish,
     Selector,

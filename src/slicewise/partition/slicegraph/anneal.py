@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slicewise.core.pipeline import Objective, PipelineProblem
-from slicewise.partition.arrays import Floats, Ints, ProblemArrays, boxed
 from slicewise.partition.compiled import compiled
+from slicewise.partition.slicegraph.arrays import Floats, Ints, ProblemArrays, boxed
 
 _SEEDS = 2147483647  # of the minimal standard generator (Park and Miller 1988)
 

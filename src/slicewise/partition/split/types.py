@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note
 from slicewise.core.precision import DType
-from slicewise.partition.split_manifest import Dims, StageTensor
+from slicewise.partition.split.manifest import Dims, StageTensor
 
 if TYPE_CHECKING:
     import onnx

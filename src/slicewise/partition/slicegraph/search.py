@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from slicewise.core.pipeline import Assignment, Objective, PipelineProblem
-from slicewise.partition import anneal
-from slicewise.partition.arrays import Floats, Ints
 from slicewise.partition.compiled import is_compiled
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.order import FIRST_ID, FIRST_READY, LAST_READY, Orders
-from slicewise.partition.slice_dp import Deadline, Slicer, least_load
+from slicewise.partition.slicegraph import anneal
+from slicewise.partition.slicegraph.arrays import Floats, Ints
+from slicewise.partition.slicegraph.order import FIRST_ID, FIRST_READY, LAST_READY, Orders
+from slicewise.partition.slicegraph.slice_dp import Deadline, Slicer, least_load
 
 # Two values are the same if they differ by less than this, as a part; sums differ by rounding.
 _SAME = 1e-12

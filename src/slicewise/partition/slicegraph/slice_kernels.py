@@ -7,7 +7,8 @@ well without numba.
 import math
 from typing import NamedTuple
 
-from slicewise.partition.arrays import (
+from slicewise.partition.compiled import compiled
+from slicewise.partition.slicegraph.arrays import (
     AFTER_LATENCY,
     AFTER_SCALE,
     BEFORE_LATENCY,
@@ -22,7 +23,6 @@ from slicewise.partition.arrays import (
     Floats,
     Ints,
 )
-from slicewise.partition.compiled import compiled
 
 
 class Graph(NamedTuple):

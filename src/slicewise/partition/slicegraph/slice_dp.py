@@ -17,7 +17,10 @@ import numpy as np
 
 from slicewise.core.errors import Infeasible, ModelError
 from slicewise.core.pipeline import Assignment, Objective, PipelineProblem
-from slicewise.partition.arrays import (
+from slicewise.partition.compiled import is_compiled
+from slicewise.partition.evaluate import objective_or_raise
+from slicewise.partition.machine import machine_of
+from slicewise.partition.slicegraph.arrays import (
     REPLICAS,
     Floats,
     Ints,
@@ -27,10 +30,7 @@ from slicewise.partition.arrays import (
     boxed,
     machine_arrays,
 )
-from slicewise.partition.compiled import is_compiled
-from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.machine import machine_of
-from slicewise.partition.slice_kernels import Graph, Rules, Stages, Table, fill, prepare
+from slicewise.partition.slicegraph.slice_kernels import Graph, Rules, Stages, Table, fill, prepare
 
 Deadline: TypeAlias = Callable[[], bool]
 Order: TypeAlias = Sequence[int] | Ints

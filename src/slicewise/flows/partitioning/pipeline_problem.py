@@ -20,8 +20,8 @@ from slicewise.core.pipeline import (
 )
 from slicewise.core.plugins import did_you_mean
 from slicewise.core.units import format_capacity, format_ms, format_number
-from slicewise.flows.partition_wishes import LAST, MemoryWish, Selector, Wishes
-from slicewise.flows.pipeline_material import Case, CutTensor, Material
+from slicewise.flows.partitioning.pipeline_material import Case, CutTensor, Material
+from slicewise.flows.partitioning.wishes import LAST, MemoryWish, Selector, Wishes
 
 
 def assemble(material: Material, wishes: Wishes, *, stages: int) -> Case:

@@ -13,8 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from slicewise.core.pipeline import Objective, PipelineProblem, StageLink
-from slicewise.partition.arrays import Floats, ProblemArrays, arrays_of, rows
-from slicewise.partition.lattice_kernels import (
+from slicewise.partition.lattice.lattice_kernels import (
     FAR,
     Ints,
     Shorts,
@@ -24,6 +23,7 @@ from slicewise.partition.lattice_kernels import (
     whole_groups,
 )
 from slicewise.partition.machine import Machine, machine_of
+from slicewise.partition.slicegraph.arrays import Floats, ProblemArrays, arrays_of, rows
 
 MOST_BITS = 60  # of any sum of costs
 _ROUNDED = 1 - 2.0**-50  # of a cost computed with two roundings, as little below the true one

@@ -21,8 +21,14 @@ from slicewise.core.errors import Infeasible
 from slicewise.core.pipeline import Assignment, Bound, Objective, PipelineProblem, Trust
 from slicewise.partition.compiled import is_compiled
 from slicewise.partition.evaluate import objective_or_raise
-from slicewise.partition.lattice import MOST_BITS, Costs, Ideals, costs_of, ideals_of
-from slicewise.partition.lattice_kernels import FAR, Ints, Shorts, settle_least, settle_states
+from slicewise.partition.lattice.ideals import MOST_BITS, Costs, Ideals, costs_of, ideals_of
+from slicewise.partition.lattice.lattice_kernels import (
+    FAR,
+    Ints,
+    Shorts,
+    settle_least,
+    settle_states,
+)
 
 METHOD = "lattice"
 _BUDGET = 3_000_000  # steps between two looks at the clock: less than half a second

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slicewise.core.errors import SlicewiseError, UsageError
-from slicewise.partition.split_manifest import MANIFEST, POINTS, read_manifest
+from slicewise.partition.split.manifest import MANIFEST, POINTS, read_manifest
 
 
 @contextmanager

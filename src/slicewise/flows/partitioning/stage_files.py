@@ -15,13 +15,13 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.pipeline_measurement import StageSpec
 from slicewise.core.precision import DType
 from slicewise.flows.load import load
-from slicewise.flows.partition_result import PartitionResult
-from slicewise.flows.pipeline_material import Material
+from slicewise.flows.partitioning.pipeline_material import Material
+from slicewise.flows.partitioning.result import PartitionResult
 
 if TYPE_CHECKING:
-    from slicewise.partition.split_check import OutputDifference
-    from slicewise.partition.split_manifest import StageFiles
-    from slicewise.partition.split_points import Layers, SplitPoints
+    from slicewise.partition.split.check import OutputDifference
+    from slicewise.partition.split.manifest import StageFiles
+    from slicewise.partition.split.points import Layers, SplitPoints
 
 _OPAQUE = Tensor(None, DType.UNKNOWN)
 
@@ -77,7 +77,7 @@ def write_stages(result: PartitionResult, directory: Path) -> WrittenStages:
     graph = _model_of(result)
     if not is_onnx(graph):
         return _write_points(result, graph, directory)
-    from slicewise.partition.split import split_model
+    from slicewise.partition.split.files import split_model
 
     files = split_model(
         onnx_file(graph),
@@ -102,7 +102,7 @@ def _notes(result: PartitionResult) -> Iterator[Note]:
 
 def check_folder(directory: Path) -> None:
     """Raise `UsageError` for a folder that stages cannot be written to, before a cut is sought."""
-    from slicewise.partition.split_folder import check_replaceable
+    from slicewise.partition.split.folder import check_replaceable
 
     check_replaceable(directory)
 
@@ -131,8 +131,8 @@ def onnx_file(graph: Graph) -> Path:
 
 def forecast_of(result: PartitionResult) -> Any:
     """Return what the cut says of its stages, as the manifest has it (`Forecast`)."""
-    from slicewise.partition.split import Forecast
-    from slicewise.partition.split_manifest import PredictedLoad
+    from slicewise.partition.split.files import Forecast
+    from slicewise.partition.split.manifest import PredictedLoad
 
     problem = result.case.problem
     loads = {
@@ -165,13 +165,13 @@ def between_layers(material: Material) -> Material:
 
 def points_of(result: PartitionResult) -> "SplitPoints":
     """Return the cut as split points; `PartitionError` where it goes through a layer."""
-    from slicewise.partition.split_points import split_points
+    from slicewise.partition.split.points import split_points
 
     return split_points(_layers_of(result.case.material), result.partition.assignment.stage_of)
 
 
 def _layers_of(material: Material) -> "Layers":
-    from slicewise.partition.split_points import find_layers, group_layers
+    from slicewise.partition.split.points import find_layers, group_layers
 
     if material.graph is None:
         raise _no_model()
@@ -180,9 +180,9 @@ def _layers_of(material: Material) -> "Layers":
 
 
 def _write_points(result: PartitionResult, graph: Graph, directory: Path) -> WrittenStages:
-    from slicewise.partition.split_folder import whole_folder
-    from slicewise.partition.split_manifest import POINTS
-    from slicewise.partition.split_points import split_points_text
+    from slicewise.partition.split.folder import whole_folder
+    from slicewise.partition.split.manifest import POINTS
+    from slicewise.partition.split.points import split_points_text
 
     try:
         points = points_of(result)
@@ -223,7 +223,7 @@ def check_stages(
     for the same seed. `MeasureError` where onnxruntime runs one of them not.
     """
     from slicewise.measure.runtimes.stage import open_stage
-    from slicewise.partition.split_check import compare_output
+    from slicewise.partition.split.check import compare_output
 
     fed = inputs_of(files, seed=seed, items=items)
     path = files.directory / files.whole if source is None else source

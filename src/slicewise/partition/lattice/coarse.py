@@ -38,7 +38,7 @@ from slicewise.core.pipeline import (
     Trust,
 )
 from slicewise.partition.contract import contract
-from slicewise.partition.lattice_dp import exceeds, solve_lattice
+from slicewise.partition.lattice.lattice_dp import exceeds, solve_lattice
 
 METHOD = "coarse-lattice"
 _DOWN = 1 - 1e-11  # sums of floats are off by less

@@ -1,6 +1,6 @@
 """The steady-state schedule of a partition, with its filling and draining."""
 
-from slicewise.flows.partition_result import PartitionResult
+from slicewise.flows.partitioning.result import PartitionResult
 from slicewise.partition.simulate import Schedule, simulate
 
 

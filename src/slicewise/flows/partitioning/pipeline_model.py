@@ -17,9 +17,9 @@ from slicewise.core.graph import Graph, Node, reads_of
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.pipeline import StageDevice
 from slicewise.core.precision import Precision
-from slicewise.flows.pipeline_material import CutTensor, Material
+from slicewise.flows.partitioning.pipeline_material import CutTensor, Material
+from slicewise.flows.partitioning.topological import parts, topological
 from slicewise.flows.predict import PredictOptions, predict_graph, ready_graph, target_named
-from slicewise.flows.topological import parts, topological
 
 # The whole model may lie over several devices, and its own interval is none of a stage's.
 _SMALL_BYTES = 1024  # shapes and scalars are shared by many nodes and weigh nothing

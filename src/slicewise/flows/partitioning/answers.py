@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from slicewise.core.notes import Note
 from slicewise.core.pipeline import Assignment, Bound, Partition, PipelineProblem, StageLoad, Trust
-from slicewise.flows.pipeline_material import Case
+from slicewise.flows.partitioning.pipeline_material import Case
 
 
 def compact(problem: PipelineProblem, found: Partition) -> Partition:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from slicewise.core.errors import ModelError
-from slicewise.partition.split_plan import bodies_of
+from slicewise.partition.split.plan import bodies_of
 
 if TYPE_CHECKING:
     import onnx

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from slicewise.core.notes import Note
 from slicewise.core.pipeline import Objective, Partition
 from slicewise.core.ties import least
-from slicewise.flows.partition_baselines import Baseline
-from slicewise.flows.pipeline_material import Case, CutTensor
+from slicewise.flows.partitioning.baselines import Baseline
+from slicewise.flows.partitioning.pipeline_material import Case, CutTensor
 
 # Throughput that is nearer to the best than this has stopped growing.
 KNEE_TOLERANCE = 0.01

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from slicewise.core.pipeline import PipelineProblem
-from slicewise.partition.arrays import Floats, Ints, ProblemArrays, arrays_of, rows
 from slicewise.partition.compiled import compiled
+from slicewise.partition.slicegraph.arrays import Floats, Ints, ProblemArrays, arrays_of, rows
 
 # How `keyed` breaks ties of the keys among nodes that are ready.
 FIRST_ID, LAST_READY, FIRST_READY = 0, 1, 2

@@ -11,7 +11,7 @@ from typing import SupportsIndex
 from slicewise.core.errors import UsageError
 from slicewise.core.pipeline import Objective
 from slicewise.flows.load import positive
-from slicewise.flows.partition_wishes import MemoryWish, Wishes, parse_link
+from slicewise.flows.partitioning.wishes import MemoryWish, Wishes, parse_link
 from slicewise.flows.predict import PredictOptions
 
 _MOST_STAGES = 65_536
@@ -55,7 +55,7 @@ class PartitionOptions:
 
 def wishes_of(options: PartitionOptions) -> Wishes:
     """Return the wishes of the options over those of the constraints file."""
-    from slicewise.flows.constraints_file import read_constraints
+    from slicewise.flows.partitioning.constraints_file import read_constraints
 
     _check_options(options)
     limit = options.memory_limit_bytes
@@ -76,7 +76,7 @@ def wishes_of(options: PartitionOptions) -> Wishes:
 
 
 def _check_options(options: PartitionOptions) -> None:
-    from slicewise.flows.workload_file import HONOURED
+    from slicewise.flows.partitioning.workload_file import HONOURED
 
     if not 0 < options.time_limit_s < math.inf:
         raise UsageError(

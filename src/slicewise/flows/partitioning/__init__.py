@@ -1,0 +1,1 @@
+"""What the verb `partition` is made of: sources, wishes, problems, results, stage files."""

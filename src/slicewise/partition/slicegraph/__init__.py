@@ -1,0 +1,1 @@
+"""Cuts from orders of the nodes: slicing, orders, local search, a genetic algorithm."""
