@@ -154,7 +154,7 @@ def test_the_choice_of_objectives_and_limits_reaches_the_front(
         (["MODEL", "--device", "t4", "--memory-limit", "0"], 2, "leaves nothing"),
         (["MODEL", "--device", "t4", "--memory-limit", "1e400"], 2, "more than 2^63 - 1 bytes"),
         (["MODEL", "--device", "t4", "--csv", "-"], 2, "is no file"),
-        (["MODEL", "--device", "t4", "--csv", "MODEL"], 2, "is the model itself"),
+        (["MODEL", "--device", "t4", "--csv", "MODEL"], 2, "is read as input"),
         (["MODEL", "--device", "t4", "--csv", "no/a.csv"], 2, "does not exist"),
         (["MODEL", "--device", "t4", "--precision", "nvfp4,fp8"], 4, "none of the 2 points"),
         (["MODEL", "--device", "t4", "--input", "z=1x3"], 2, "has no input 'z'"),

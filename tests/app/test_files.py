@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slicewise.app.files import check_outputs, check_writable, write_atomically
+from slicewise.app.files import check_apart, check_outputs, check_writable, write_atomically
 from slicewise.core.errors import UsageError
 
 
@@ -66,7 +66,7 @@ def test_a_pipe_is_written_to_and_never_replaced(tmp_path: Path) -> None:
 def test_the_model_is_never_the_output(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(b"x")
-    with pytest.raises(UsageError, match="is the model itself"):
+    with pytest.raises(UsageError, match="is read as input"):
         check_writable(tmp_path / "." / "m.onnx", inputs=[str(model)])
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(Path())
@@ -83,3 +83,21 @@ def test_a_link_that_leads_to_itself_is_one_line(tmp_path: Path) -> None:
 def test_a_dash_is_no_file_name() -> None:
     with pytest.raises(UsageError, match="/dev/stdout"):
         check_writable(Path("-"))
+
+
+def test_what_holds_no_text_is_never_written_over(tmp_path: Path) -> None:
+    weights, old = tmp_path / "weights.data", tmp_path / "old.json"
+    weights.write_bytes(bytes(16))
+    old.write_text("{}")
+    check_outputs((old,))
+    with pytest.raises(UsageError, match="holds no text"):
+        check_outputs((weights,))
+
+
+def test_a_folder_that_is_replaced_keeps_apart_from_model_and_outputs(tmp_path: Path) -> None:
+    folder = tmp_path / "stages"
+    check_apart(folder, model="timm:resnet18", outputs=(tmp_path / "out.json", None))
+    with pytest.raises(UsageError, match="would lose the model"):
+        check_apart(folder, model=str(folder / "model.onnx"), outputs=())
+    with pytest.raises(UsageError, match="would lose output"):
+        check_apart(folder, model="m.onnx", outputs=(folder / "stages.json",))

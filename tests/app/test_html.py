@@ -454,7 +454,7 @@ def test_a_page_never_replaces_a_model_or_another_output(
     model.write_bytes(light("squeezenet").read_bytes())
     before = model.read_bytes()
     assert run(["predict", str(model), "--device", CARD, option, str(model)]) == 2
-    assert "is the model itself" in capsys.readouterr().err
+    assert "is read as input" in capsys.readouterr().err
     assert model.read_bytes() == before
     both = str(tmp_path / "both")
     assert run(["predict", str(model), "--device", CARD, "--output", both, option, both]) == 2

@@ -143,7 +143,7 @@ def test_a_curve_is_a_list_of_that_document(
         ("tiny.json --stages 2 --split d", 2, "holds numbers and no model"),
         ("tiny.json --stages 2 --check", 2, "give --split DIR too"),
         ("tiny.json --stages 2 --between-layers", 2, "no layers to cut between"),
-        ("tiny.json --stages 2 --output tiny.json", 2, "is the model itself"),
+        ("tiny.json --stages 2 --output tiny.json", 2, "is read as input"),
         ("tiny.json --stages 2 --constraints none.yaml", 2, "cannot be read"),
         ("tiny.json --stages 3 --devices accel,cpu", 2, "2 devices are named for 3 stages"),
         ("tiny.json --stages 2 --device accel --devices accel,cpu", 2, "not both"),

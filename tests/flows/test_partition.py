@@ -149,9 +149,22 @@ def test_ctrl_c_in_a_curve_ends_it_and_is_marked(monkeypatch: pytest.MonkeyPatch
 
     plain_solver.install(monkeypatch, solver=stopped)
     found = partition_curve(chain([1.0, 1.0], [0.0, 0.0]), stages=[1, 2, 3])
-    assert limits[0] > 0
-    assert limits[1:] == [0.0, 0.0]
+    assert [limit > 0 for limit in limits] == [True]
     assert not any(made.partition.is_complete for made in found.results)
+    assert [stages for stages, _ in found.infeasible] == [2, 3]
+    assert all("Ctrl-C came before" in words for _, words in found.infeasible)
+
+
+def test_numbers_that_the_time_limit_leaves_no_time_for_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([0.0, 0.0, 61.0, 61.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now, 61.0))
+    plain_solver.install(monkeypatch)
+    found = partition_curve(chain([1.0, 1.0], [0.0, 0.0]), stages=[1, 2, 3])
+    assert len(found.results) == 1
+    assert [stages for stages, _ in found.infeasible] == [2, 3]
+    assert all("the time limit came before" in words for _, words in found.infeasible)
 
 
 def test_strict_lists_every_note(light: Light) -> None:
@@ -165,6 +178,7 @@ def test_strict_lists_every_note(light: Light) -> None:
     [
         ({"time_limit_s": 0.0}, "time limit 0 s leaves no time"),
         ({"time_limit_s": math.nan}, "time limit nan s"),
+        ({"seed": -1}, "seed -1 is not between"),
         ({"objective": "speed"}, "objective 'speed' is unknown"),
         ({"honour": ("limit",)}, "honour 'limit' is unknown"),
         ({"limit_ms": -1.0}, "limit-ms -1"),

@@ -1,6 +1,7 @@
 """Stages of a split model run as pinned processes, and what was measured beside predicted."""
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -163,3 +164,18 @@ def test_what_cannot_run_is_one_line(tmp_path: Path) -> None:
     (files.directory / MANIFEST).write_text("[]")
     with pytest.raises(ModelError, match="damaged or not ours"):
         run_pipeline(files.directory, options=SHORT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (RunOptions(time_limit_s=0.0), "time limit 0 s leaves no time"),
+        (RunOptions(time_limit_s=math.nan), "time limit nan s"),
+        (RunOptions(seed=-1), "seed -1 is not between"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_before_anything_runs(
+    asked: RunOptions, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_pipeline(tmp_path, options=asked)

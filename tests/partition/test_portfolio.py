@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicewise.core.errors import Infeasible, PartitionError, UsageError
-from slicewise.core.pipeline import PipelineProblem, StageDevice, Transfer
+from slicewise.core.pipeline import (
+    FastMemory,
+    Objective,
+    PipelineProblem,
+    StageDevice,
+    Transfer,
+)
 from slicewise.partition import portfolio
 from slicewise.partition.evaluate import objective_or_raise
 from slicewise.partition.lattice import coarse
@@ -115,7 +121,8 @@ def test_what_cannot_be_names_the_limit() -> None:
         solve(problem)
     tight = replace(problem, memory_bytes=(6.0, 2.0, 6.0, 2.0))
     assert solve(tight).value > 0
-    with pytest.raises(Infeasible):  # 16 bytes fit two devices, but no cut of a chain of 5, 5, 6
+    # 16 bytes fit two devices of 8, but no cut of a chain of 5, 5, 3 and 3 does
+    with pytest.raises(Infeasible, match="a stage needs 10 bytes at least"):
         solve(replace(tight, memory_bytes=(5.0, 5.0, 3.0, 3.0)))
 
 
@@ -128,3 +135,28 @@ def test_a_time_limit_that_is_none_is_refused(limit_s: float) -> None:
 def test_an_unknown_method_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean lattice"):
         solve(chain(4, stages=2), method="latice")
+
+
+def test_a_limit_that_no_cut_keeps_is_told_with_the_least_that_would_do() -> None:
+    problem = replace(
+        chain(4, stages=2),
+        kinds=(StageDevice("d", (1.0, 2.0, 3.0, 4.0), energy_j=(1.0,) * 4),),
+        objective=Objective.ENERGY,
+        limit_ms=8.0,
+    )
+    least = solve(replace(problem, objective=Objective.BOTTLENECK, limit_ms=math.inf)).value
+    assert least > 8.0
+    with pytest.raises(Infeasible, match=f"takes {least:g} ms at least"):
+        solve(problem)
+
+
+def test_a_node_that_fast_memory_cannot_hold_is_named() -> None:
+    problem = chain(4, stages=2)
+    small = StageDevice("edge", (1.0,) * 4, fast_memory=FastMemory(5.0, 0.1))
+    sized = replace(
+        problem,
+        kinds=(small,),
+        transfers=tuple(replace(t, size_bytes=3.0) for t in problem.transfers),
+    )
+    with pytest.raises(Infeasible, match=r"'n1'.* makes 6 bytes, .* holds 5: 1 too many"):
+        solve(sized)

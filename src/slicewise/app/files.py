@@ -7,6 +7,8 @@ from pathlib import Path
 from slicewise.core.errors import UsageError
 from slicewise.core.whole_file import output_file
 
+_LOOKED_AT = 65_536
+
 
 def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -> None:
     """Check each path that is given as `check_writable` does; no two may be the same file."""
@@ -34,7 +36,12 @@ def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"output {str(path)!r} is a folder; give a file name inside it")
     for name in inputs:
         if resolved(Path(name)) == target:
-            raise UsageError(f"output {str(path)!r} is the model itself; give another file name")
+            raise UsageError(f"output {str(path)!r} is read as input; give another file name")
+    if target.is_file() and _holds_no_text(target):
+        raise UsageError(
+            f"output {str(path)!r} is there and holds no text, as weights do not; give another"
+            " file name, or remove it first"
+        )
     folder = target.parent
     if not folder.is_dir():
         raise UsageError(
@@ -42,6 +49,25 @@ def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
         )
     if not os.access(target if target.exists() else folder, os.W_OK):
         raise UsageError(f"output {str(path)!r} cannot be written; choose another place")
+
+
+def check_apart(folder: Path, *, model: str, outputs: Iterable[Path | None]) -> None:
+    """Raise `UsageError` if a folder that is to be replaced holds the model or an output."""
+    for what, path in (("the model", Path(model)), *(("output", out) for out in outputs)):
+        if path is not None and resolved(path).is_relative_to(resolved(folder)):
+            raise UsageError(
+                f"folder {str(folder)!r} is written anew and would lose {what} {str(path)!r};"
+                " give another folder"
+            )
+
+
+def _holds_no_text(path: Path) -> bool:
+    """True for a file with zero bytes near its beginning: none that slicewise writes as text."""
+    try:
+        with path.open("rb") as file:
+            return b"\0" in file.read(_LOOKED_AT)
+    except OSError:
+        return False  # what cannot be read is judged when it is written
 
 
 def resolved(path: Path) -> Path:

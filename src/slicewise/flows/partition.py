@@ -18,6 +18,7 @@ from slicewise.flows.partitioning.options import PartitionOptions, stages_asked,
 from slicewise.flows.partitioning.pipeline_material import Case, CutTensor, Material
 from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
 from slicewise.flows.partitioning.wishes import Wishes
+from slicewise.flows.predict import PredictOptions
 
 PartitionSubject = ModelLike | PipelineProblem
 
@@ -119,6 +120,7 @@ def _material(
         _refuse_layers(options, fspath(model))
         if batch is not None:
             raise UsageError("a problem file has its batch in its times; leave batch out")
+        _refuse_predicting(options.predict, fspath(model))
         names = wishes.devices or (() if device is None else (device,))
         return read_workload(Path(model), devices=names, honour=options.honour)
     if options.honour:
@@ -149,6 +151,17 @@ def _refuse_layers(options: PartitionOptions, name: str) -> None:
             f"problem {name!r} holds numbers and no layers to cut between; give the model, or"
             " groups with together in a constraints file"
         )
+
+
+def _refuse_predicting(asked: PredictOptions, name: str) -> None:
+    """Raise `UsageError` for options that say how a model is predicted."""
+    usual = PredictOptions()
+    for field in ("precision", "runtime", "dims", "inputs", "batch_axes", "card"):
+        if getattr(asked, field) != getattr(usual, field):
+            raise UsageError(
+                f"{field.replace('_', ' ')} says how a model is predicted; problem file {name!r}"
+                " has its times already; leave it out"
+            )
 
 
 def _own_problem(problem: PipelineProblem) -> Material:
@@ -215,7 +228,7 @@ def _solve_all(
     All problems are put together first: what cannot be is told before time is spent. Numbers of
     stages that no cut can keep are left out; `Infeasible`, of the largest, where all are.
     """
-    lacking: dict[int, Infeasible] = {}
+    lacking: dict[int, PartitionError] = {}
     cases = []
     for stages in numbers:
         try:
@@ -225,11 +238,20 @@ def _solve_all(
     end = time.perf_counter() + options.time_limit_s
     kept: list[Case] = []
     made: list[Partition] = []
+    is_interrupted = False
     for index, case in enumerate(cases):
         left_s = max(end - time.perf_counter(), 0.0) / (len(cases) - index)
-        is_over = any(_is_interrupted(each) for each in made)
+        if made and (left_s == 0 or is_interrupted):
+            lacking[case.problem.stages] = _not_reached(case, is_interrupted=is_interrupted)
+            continue
         try:
-            made.append(_solve(case, 0.0 if is_over else left_s, options, progress))
+            made.append(_solve(case, left_s, options, progress))
+            is_interrupted = _is_interrupted(made[-1])
+        except KeyboardInterrupt:
+            if not made:
+                raise
+            is_interrupted = True
+            lacking[case.problem.stages] = _not_reached(case, is_interrupted=True)
         except Infeasible as err:
             lacking[case.problem.stages] = err
         else:
@@ -244,6 +266,11 @@ def _solve_all(
         _refuse_notes(results)
     told = tuple((stages, str(lacking[stages])) for stages in sorted(lacking))
     return PartitionCurve(tuple(results), told)
+
+
+def _not_reached(case: Case, *, is_interrupted: bool) -> PartitionError:
+    why = "Ctrl-C" if is_interrupted else "the time limit"
+    return PartitionError(f"{why} came before {case.problem.stages} stages were tried")
 
 
 def _is_interrupted(partition: Partition) -> bool:

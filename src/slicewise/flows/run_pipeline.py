@@ -1,5 +1,6 @@
 """`run-pipeline`: the stages of a split model run on this machine, measured beside predicted."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,12 @@ def run_pipeline(
 
     asked = options or RunOptions()
     positive("threads", asked.threads)
+    if not 0 < asked.time_limit_s < math.inf:
+        raise UsageError(
+            f"time limit {asked.time_limit_s:g} s leaves no time to run; give --time-limit 300"
+        )
+    if not 0 <= asked.seed < 2**31:
+        raise UsageError(f"seed {asked.seed} is not between 0 and 2^31 - 1; write --seed 0")
     files = read_manifest(directory)
     cores, notes = place_stages(len(files.stages), asked.threads)
     specs = stage_specs(files, cores, threads=asked.threads)

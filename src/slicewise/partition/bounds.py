@@ -9,7 +9,7 @@ Every bound holds for every variant, or is not among the answers. Searches for n
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from slicewise.core.errors import Infeasible
@@ -73,7 +73,31 @@ def check_room(problem: PipelineProblem) -> None:
                 f" (reserve included), the limit of {roomy.name!r} is"
                 f" {roomy.memory_limit_bytes:.6g}: {over:.6g} too many; use a larger limit"
             )
+    _check_fast_memory(problem, kinds)
     _check_all_fit(problem)
+
+
+def _check_fast_memory(problem: PipelineProblem, kinds: Sequence[StageDevice]) -> None:
+    """Raise `Infeasible` for a node whose own tensors fit into no fast memory.
+
+    What a node reads and makes is alive while it runs, whatever its stage.
+    """
+    if any(kind.fast_memory is None for kind in kinds):
+        return
+    own = [Fraction(0)] * problem.nodes
+    for transfer in problem.transfers:
+        for node in (transfer.producer, *transfer.consumers):
+            own[node] += Fraction(transfer.size_bytes)
+    most = max(
+        Fraction(kind.fast_memory.capacity_bytes) for kind in kinds if kind.fast_memory is not None
+    )
+    node = max(range(problem.nodes), key=lambda node: own[node])
+    if own[node] > most:
+        raise Infeasible(
+            f"node {problem.names[node]!r} of {problem.name!r} reads and makes"
+            f" {float(own[node]):.6g} bytes, fast memory holds {float(most):.6g}:"
+            f" {float(own[node] - most):.6g} too many; give one that holds {math.ceil(own[node])}"
+        )
 
 
 def _check_all_fit(problem: PipelineProblem) -> None:

@@ -5,6 +5,7 @@ numba is not imported before a kernel is called.
 """
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable
 from types import FunctionType
@@ -16,8 +17,14 @@ R = TypeVar("R")
 
 @functools.cache
 def is_compiled() -> bool:
-    """Return True if numba is installed, so that kernels are compiled."""
-    return importlib.util.find_spec("numba") is not None
+    """Return True if numba can be imported, so that kernels are compiled."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        importlib.import_module("numba")
+    except ImportError:  # installed, and broken
+        return False
+    return True
 
 
 class Kernel(Generic[P, R]):

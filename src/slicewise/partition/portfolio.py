@@ -18,7 +18,14 @@ from slicewise.core.errors import (
     UsageError,
 )
 from slicewise.core.notes import Note, unique_notes
-from slicewise.core.pipeline import OPTIMAL_GAP, Assignment, Bound, Partition, PipelineProblem
+from slicewise.core.pipeline import (
+    OPTIMAL_GAP,
+    Assignment,
+    Bound,
+    Objective,
+    Partition,
+    PipelineProblem,
+)
 from slicewise.core.plugins import did_you_mean
 from slicewise.partition.bounds import combinatorial_bounds
 from slicewise.partition.compiled import is_compiled
@@ -291,11 +298,14 @@ class _Run:
             if self.is_infeasible:
                 raise Infeasible(
                     f"no cut of {self.problem.name!r} into {self.problem.stages} stages keeps its"
-                    " limits; give more stages or memory, or fewer constraints"
+                    f" limits; {least_limits(self.problem)}give more stages or memory, or fewer"
+                    " constraints"
                 )
+            longer = "a longer --time-limit, " if self.left_s() == 0 else ""
             raise PartitionError(
                 f"no cut of {self.problem.name!r} that keeps its limits was found in"
-                f" {self.spent_s():.3g} s; give a longer --time-limit, more stages or memory"
+                f" {self.spent_s():.3g} s; give {longer}more stages or memory, or fewer"
+                " constraints"
             )
         if self.lattice_reason and not self.is_proven():
             text = f"the exact method over ideals was given up: {self.lattice_reason}"
@@ -308,6 +318,51 @@ class _Run:
             self.spent_s(), self.is_complete, unique_notes(self.notes),
         )  # fmt: skip
 
+
+def least_limits(problem: PipelineProblem) -> str:
+    """Return what limits would do, each alone, in words that end with '; ', or ''.
+
+    The least limit of time is the optimum without the limit; that of memory, for like devices, the
+    optimum of the problem whose work is memory.
+    """
+    told = []
+    if problem.limit_ms < math.inf:
+        free = replace(problem, objective=Objective.BOTTLENECK, limit_ms=math.inf)
+        if (least := _least(free)) is not None:
+            told.append(f"the slowest stage takes {least:.6g} ms at least")
+    kind = problem.kinds[problem.places[0]]
+    is_alike = len(set(problem.places)) == 1
+    if is_alike and problem.memory_bytes and kind.memory_limit_bytes < math.inf:
+        packed = replace(
+            problem,
+            kinds=tuple(
+                replace(
+                    each, work_ms=problem.memory_bytes, memory_limit_bytes=math.inf,
+                    fast_memory=None,
+                )
+                for each in problem.kinds
+            ),
+            transfers=tuple(replace(each, transfer_ms=0.0) for each in problem.transfers),
+            links=(),
+            replicates=False,
+            overlaps=False,
+            objective=Objective.BOTTLENECK,
+            limit_ms=math.inf,
+        )  # fmt: skip
+        if (least := _least(packed)) is not None:
+            told.append(f"a stage needs {math.ceil(least + kind.reserve_bytes):,} bytes at least")
+    return f"{', '.join(told)}; " if told else ""
+
+
+def _least(problem: PipelineProblem) -> float | None:
+    """Return the least value that a short search finds; None: no cut keeps the other limits."""
+    try:
+        return solve(problem, time_limit_s=_HINT_S).value
+    except PartitionError:
+        return None
+
+
+_HINT_S = 1.0
 
 # Most problems are solved by a short search and a small lattice.
 _FIRST_SEARCH_S, _FIRST_ROUNDS = 0.5, 12

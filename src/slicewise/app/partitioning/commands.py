@@ -202,7 +202,7 @@ def partition(
 
     Times are predicted, nothing is run. Ctrl-C and the time limit give the best cut until then.
     """
-    from slicewise.app.files import check_outputs
+    from slicewise.app.files import check_apart, check_outputs
     from slicewise.core.units import parse_bytes
     from slicewise.flows.partitioning.options import PartitionOptions, parse_stages
     from slicewise.flows.predict import PredictOptions
@@ -211,6 +211,8 @@ def partition(
     check_outputs((output, html, trace), inputs=read)
     numbers = None if stages is None else parse_stages(stages)
     _check_files(model, stages, numbers, trace=trace, split=split, check=check)
+    if split is not None:
+        check_apart(split, model=model, outputs=(output, html, trace))
     asked = PartitionOptions(
         devices=options.parse_names("--devices", devices or [], "t4,t4,l4"),
         any_order=any_order,

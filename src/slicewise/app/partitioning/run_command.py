@@ -52,7 +52,8 @@ def run_pipeline(
     from slicewise.flows.run_pipeline import RunOptions
     from slicewise.flows.run_pipeline import run_pipeline as run
 
-    check_outputs((output,))
+    own = map(str, directory.iterdir()) if directory.is_dir() else ()
+    check_outputs((output,), inputs=own)
     usual = RunOptions()
     asked = RunOptions(
         items=usual.items if items is None else items,

@@ -83,6 +83,8 @@ def _check_options(options: PartitionOptions) -> None:
             f"time limit {options.time_limit_s:g} s leaves no time to find a cut; give"
             " --time-limit 60"
         )
+    if not 0 <= options.seed < 2**31:
+        raise UsageError(f"seed {options.seed} is not between 0 and 2^31 - 1; write --seed 0")
     known = [each.value for each in Objective]
     if options.objective is not None and options.objective not in known:
         raise UsageError(

@@ -340,6 +340,12 @@ def _clusters(problem: PipelineProblem) -> list[list[int]]:
     return list(made.values())
 
 
+def _enough(held_bytes: float) -> str:
+    """Return a size that holds so many bytes, rounded up, as --memory-limit takes it."""
+    mib = math.ceil(held_bytes / 2**20)
+    return f"{mib:,} MiB" if held_bytes >= 2**20 else format_capacity(math.ceil(held_bytes))
+
+
 def _check_cluster(
     problem: PipelineProblem,
     kinds: Sequence[StageDevice],
@@ -359,7 +365,7 @@ def _check_cluster(
             f"{shown} of {problem.name!r} needs {format_capacity(needed)}{beside}; the limit of"
             f" {roomiest.name} is {format_capacity(roomiest.memory_limit_bytes)},"
             f" {format_capacity(over)} too little; a limit of"
-            f" {format_capacity(needed + reserve)} would fit"
+            f" {_enough(needed + reserve)} would fit"
         )
     quickest_ms = min(math.fsum(kind.work_ms[node] for node in cluster) for kind in kinds)
     if quickest_ms == math.inf:
@@ -372,5 +378,5 @@ def _check_cluster(
         raise Infeasible(
             f"{shown} of {problem.name!r} takes {format_ms(quickest_ms)} alone; the limit is"
             f" {format_ms(most_ms)}, {format_ms(quickest_ms - most_ms)} too little; a limit of"
-            f" {format_number(quickest_ms)} ms or more would fit"
+            f" {format_number(quickest_ms * 1.001)} ms or more would fit"
         )

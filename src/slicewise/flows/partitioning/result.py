@@ -95,7 +95,7 @@ class PartitionResult:
 class PartitionCurve:
     """The best cut for each number of stages, in rising order.
 
-    `infeasible` are the numbers that no cut can keep, each with the reason.
+    `infeasible` are the numbers without a cut, each with the reason: limits, or no time left.
 
     >>> import slicewise
     >>> quick = slicewise.PartitionOptions(time_limit_s=5)

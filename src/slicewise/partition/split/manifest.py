@@ -6,6 +6,7 @@ folder is opened on the word of a document. No model is opened here.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -184,8 +185,23 @@ def _stage(each: Mapping[str, Any]) -> StageFile:
         nodes=int(each["nodes"]),
         weight_bytes=int(each["weight_bytes"]),
         data=str(each["data"]),
-        predicted=None if predicted is None else PredictedLoad(**predicted),
+        predicted=None if predicted is None else _load(predicted),
     )
+
+
+def _load(each: Mapping[str, Any]) -> PredictedLoad:
+    made = PredictedLoad(**each)
+    times = {name: value for name, value in each.items() if name.endswith("_ms")}
+    bad = [name for name, value in times.items() if not _is_cost(value)]
+    if bad or not isinstance(made.device, str) or type(made.replicas) is not int:
+        raise ValueError(f"a predicted load is not one: {str(dict(each))[:80]}")
+    if made.replicas < 1:
+        raise ValueError(f"a stage has {made.replicas} replicas")
+    return made
+
+
+def _is_cost(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
 
 
 def _tensor(each: Mapping[str, Any]) -> StageTensor:
@@ -232,6 +248,6 @@ def _check_wiring(files: StageFiles, path: Path) -> None:
 
 def _damaged(path: Path, why: str) -> ModelError:
     return ModelError(
-        f"{str(path)!r} is damaged or not ours: {why}; write the stages again with `slicewise"
-        " partition MODEL --split DIR`"
+        f"{str(path)!r} is damaged or not ours: {why}; remove the folder"
+        " and write it again with `slicewise partition MODEL --split DIR`"
     )
