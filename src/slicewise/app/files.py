@@ -11,11 +11,19 @@ _LOOKED_AT = 65_536
 
 
 def check_outputs(paths: Iterable[Path | None], *, inputs: Iterable[str] = ()) -> None:
-    """Check each path that is given as `check_writable` does; no two may be the same file."""
+    """Check each path that is given as `check_writable` does; no two may be the same file.
+
+    They will hold text: a file that is there and holds none is something else, and stays.
+    """
     given = [path for path in paths if path is not None]
     read = list(inputs)
     for i, path in enumerate(given):
         check_writable(path, inputs=read)
+        if resolved(path).is_file() and _holds_no_text(path):
+            raise UsageError(
+                f"output {str(path)!r} is there and holds no text, as weights do not; give another"
+                " file name, or remove it first"
+            )
         if any(resolved(path) == resolved(other) for other in given[:i]):
             raise UsageError(
                 f"output {str(path)!r} is asked for twice; give each document its own file"
@@ -37,11 +45,6 @@ def check_writable(path: Path, *, inputs: Iterable[str] = ()) -> None:
     for name in inputs:
         if resolved(Path(name)) == target:
             raise UsageError(f"output {str(path)!r} is read as input; give another file name")
-    if target.is_file() and _holds_no_text(target):
-        raise UsageError(
-            f"output {str(path)!r} is there and holds no text, as weights do not; give another"
-            " file name, or remove it first"
-        )
     folder = target.parent
     if not folder.is_dir():
         raise UsageError(

@@ -139,7 +139,7 @@ def export_command(
     store: Store = None,
 ) -> None:
     """Write the records that meet all conditions given; another store imports them as they are."""
-    from slicewise.app.files import check_outputs
+    from slicewise.app.files import check_writable
     from slicewise.flows.records import export_records
 
     asked = _conditions(model, device, runtime, batch, precision, outcome, campaign, since, latest)
@@ -149,7 +149,7 @@ def export_command(
         sys.stdout.flush()
         typer.echo(_exported(count, "stdout"), err=True)
         return
-    check_outputs((file,))
+    check_writable(file)
     _refuse_store(file, store)
     count = export_records(store, file, asked, form=chosen)
     typer.echo(_exported(count, str(file)))
