@@ -47,7 +47,8 @@ def test_what_is_proven_is_the_optimum_and_every_bound_holds(
     problem = data.draw(problems(variant))
     least = optimum(problem, objective_or_raise)
     try:
-        made = solve(problem, time_limit_s=0.3)
+        # fast memory has no proof, and takes all the time it gets
+        made = solve(problem, time_limit_s=0.3 if variant == "fast" else 20.0)
     except PartitionError:  # `Infeasible`, or nothing found
         assert least == math.inf
         return
