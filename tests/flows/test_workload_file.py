@@ -111,6 +111,16 @@ def test_a_graph_in_two_parts_is_noted(write: Callable[[Document], Path]) -> Non
     ]
 
 
+def test_a_field_that_nothing_reads_is_noted_with_the_nearest_name(
+    write: Callable[[Document], Path],
+) -> None:
+    made = document(comment="mine")
+    made["nodes"][0]["com_ms"] = 1.0
+    (note,) = read_workload(write(made)).notes
+    assert note.code == "fields-unread"
+    assert "'comment'" in note.text and "'com_ms'; did you mean comm_ms" in note.text
+
+
 def _with(index: int, **fields: Any) -> Document:
     made = document()
     made["nodes"][index].update(fields)

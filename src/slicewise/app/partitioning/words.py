@@ -100,9 +100,12 @@ def comparison(made: PartitionResult) -> str:
 
 
 def one_stage(made: PartitionResult) -> float | None:
-    """Return the time of all nodes in one stage on the quickest device, whatever its limits."""
+    """Return the time of all nodes in one stage on the quickest device, whatever its limits.
+
+    None where nodes are pinned to several stages, and for energy.
+    """
     problem = made.case.problem
-    if is_energy(made):
+    if is_energy(made) or len(set(problem.pinned.values())) > 1:
         return None
     sums = [sum(problem.kinds[place].work_ms) for place in set(problem.places)]
     least = min(sums)

@@ -46,6 +46,17 @@ class _Row:
     accel_ok: bool
 
 
+# All that the schema has, read here or not.
+_FIELDS = (
+    "schema", "name", "source", "kind", "limits", "comm_model", "totals", "notes", "nodes",
+    "edges",
+)  # fmt: skip
+_COLUMNS = (
+    "id", "orig_id", "name", "op", "time_ms", "energy_j", "param_bytes", "memory_bytes",
+    "output_bytes", "comm_ms", "colocate", "accel_ok", "data_loading_ms",
+)  # fmt: skip
+
+
 def read_workload(
     path: Path, *, devices: Sequence[str] = (), honour: Collection[str] = ()
 ) -> Material:
@@ -70,7 +81,7 @@ def read_workload(
     consumers: list[list[int]] = [[] for _ in rows]
     for u, v in edges:
         consumers[rank[u]].append(rank[v])
-    notes = _notes(ordered, edges, rank)
+    notes = [*_unread(document), *_notes(ordered, edges, rank)]
     return Material(
         name=str(document.get("name") or path.stem),
         source=told,
@@ -175,7 +186,9 @@ def _cost(node: Mapping[str, Any], key: str, where: str) -> float:
         or not isinstance(value, int | float)
         or not 0 <= value <= _LARGEST_COST
     ):
-        raise PartitionError(f"{where} has {key} {value!r}; it must be a finite number from 0 on")
+        raise PartitionError(
+            f"{where} has {key} {value!r}; it must be a number from 0 to {_LARGEST_COST:g}"
+        )
     return float(value)
 
 
@@ -257,6 +270,19 @@ def _colocated(rows: Sequence[_Row]) -> tuple[tuple[int, ...], ...]:
         if row.colocate is not None:
             groups.setdefault(repr(row.colocate), []).append(index)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def _unread(document: Mapping[str, Any]) -> list[Note]:
+    """Return the note on fields that nothing reads: a misspelt cost would count as 0."""
+    found = [key for key in document if key not in _FIELDS]
+    found += dict.fromkeys(
+        key for node in document["nodes"] for key in node if key not in _COLUMNS
+    )
+    if not found:
+        return []
+    told = ", ".join(f"{key!r}{did_you_mean(key, (*_FIELDS, *_COLUMNS))}" for key in found[:5])
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return [Note("fields-unread", f"fields of the file that nothing reads: {told}{more}")]
 
 
 def _notes(
