@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-quick test-slow check format docs docs-reference bench clean
+.PHONY: setup demo test test-quick test-slow check format docs docs-reference bench train clean
 
 setup: $(STAMP)
 
@@ -70,6 +70,14 @@ bench: $(STAMP)
 	$(BIN)/slicewise campaign benchmarks/cpu_zoo/spec.yaml
 	$(BIN)/python -m benchmarks.cpu_zoo
 	$(BIN)/python -m benchmarks.gpu_campaign_error
+	$(BIN)/python -m benchmarks.kernel_error
+	$(BIN)/python -m benchmarks.predictor_baselines
+	$(BIN)/python -m benchmarks.predictor_error
+
+# The learned weights anew: the extra `train` and the measured data are needed, and about an hour.
+train: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train]'
+	$(BIN)/python -m training.fit
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -45,6 +45,8 @@ def workplace(
     """A folder with the files that the documents name."""
     for name in ("model.onnx", "resnet50.onnx", "a.onnx", "b.onnx"):
         (tmp_path / name).write_bytes(light("resnet50").read_bytes())
+    for name in ("squeezenet", "densenet121", "inception_v1"):
+        (tmp_path / f"{name}.onnx").write_bytes(light(name).read_bytes())
     onnx_models.save(onnx_models.small_decoder(layers=1), tmp_path / "bert.onnx")
     guide = (ROOT / "docs" / "how-to" / "add-a-device.md").read_text()
     example = re.search(r"```toml\n(.*?)```", guide, flags=re.DOTALL)
@@ -53,6 +55,11 @@ def workplace(
     guide = (ROOT / "docs" / "how-to" / "partition.md").read_text()
     for name, language in (("constraints.yaml", "yaml"), ("problem.json", "json")):
         example = re.search(rf"```{language}\n(.*?)```", guide, flags=re.DOTALL)
+        assert example is not None
+        (tmp_path / name).write_text(example[1])
+    guide = (ROOT / "docs" / "how-to" / "new-device.md").read_text()
+    for name, start in (("rtx-5075.toml", "toml\n"), ("three.yaml", "yaml\n(?=name: three)")):
+        example = re.search(rf"```{start}(.*?)```", guide, flags=re.DOTALL)
         assert example is not None
         (tmp_path / name).write_text(example[1])
     monkeypatch.chdir(tmp_path)
@@ -64,6 +71,7 @@ def workplace(
 STORIES = [
     ROOT / "README.md",
     ROOT / "docs/how-to/measure.md",
+    ROOT / "docs/how-to/new-device.md",
     ROOT / "docs/how-to/keep-records.md",
     ROOT / "docs/how-to/partition.md",
 ]

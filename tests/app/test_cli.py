@@ -261,3 +261,53 @@ def test_a_reader_that_goes_away_is_no_error(light: Light) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout == '{\n  "schem'
     assert done.stderr == ""
+
+
+def test_layout_and_version_are_asked_and_told(
+    capsys: pytest.CaptureFixture[str], light: Light, tmp_path: Path
+) -> None:
+    model, asked = light("squeezenet"), ("--runtime", "onnxruntime@1.17", "--layout", "nhwc")
+    code, out, err = _run(capsys, "predict", model, "--device", "t4", *asked, "--json")
+    (made,) = json.loads(out)["predictions"]
+    assert (code, err) == (0, "")
+    assert (made["runtime"], made["runtime_version"], made["layout"]) == (
+        "onnxruntime", "1.17", "nhwc",
+    )  # fmt: skip
+    files = (tmp_path / "page.html", tmp_path / "trace.json")
+    written = ("--html", files[0], "--trace", files[1])
+    report = _run(capsys, "predict", model, "--device", "t4", *asked, *written)[1]
+    assert "with onnxruntime@1.17 in nhwc." in report
+    assert "with onnxruntime@1.17 in nhwc" in files[0].read_text()
+    for words in (
+        "--runtime onnxruntime@1.17",
+        "--layout nhwc",
+    ):  # of the command to make it again
+        assert words in files[0].read_text()
+    assert ", onnxruntime@1.17 in nhwc, " in files[1].read_text()
+    assert "layout-ignored" in report and "version-ignored" in report
+    (made,) = json.loads(_run(capsys, "predict", model, "--device", "t4", "--json")[1])[
+        "predictions"
+    ]
+    assert (made["runtime_version"], made["layout"]) == (None, "nchw")
+    assert not any("-ignored" in note["code"] for note in made["notes"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--layout", "nhcw"), "layout 'nhcw' is unknown; known are nchw, nhwc; did you mean"),
+        (("--runtime", "torch-eager@2.x"), "no version behind the @ but '2.x'"),
+        (("--runtime", "torch-eagr@2.4"), "runtime 'torch-eagr' is unknown"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["predict", "explore"])
+def test_a_layout_or_version_that_cannot_be_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    light: Light,
+    verb: str,
+    asked: tuple[str, str],
+    words: str,
+) -> None:
+    code, out, err = _run(capsys, verb, light("squeezenet"), "--device", "t4", *asked)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err

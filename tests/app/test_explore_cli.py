@@ -322,3 +322,28 @@ def test_a_notebook_shows_the_front_of_a_sweep(light: Light) -> None:
     )
     assert "1 of 1 point is impossible" in nothing._repr_html_()
     assert shown.tags <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_versions_and_layouts_are_columns_of_the_csv_and_told_in_every_view(
+    explore: Explore, light: Light, tmp_path: Path
+) -> None:
+    table, page = tmp_path / "a.csv", tmp_path / "a.html"
+    asked = (
+        "--device", "t4", "--runtime", "onnxruntime@1.17,onnxruntime", "--layout", "nchw,nhwc",
+        "--workers", "1", "--csv", table, "--html", page,
+    )  # fmt: skip
+    code, out, err = explore(light("squeezenet"), *asked, "--json")
+    assert (code, err) == (0, "")
+    told = [("1.17", "nchw"), ("1.17", "nhwc"), ("", "nchw"), ("", "nhwc")]
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [(row["runtime_version"], row["layout"]) for row in rows] == told
+    assert {row["runtime"] for row in rows} == {"onnxruntime"}
+    points = json.loads(out)["points"]
+    assert [(point["runtime_version"] or "", point["layout"]) for point in points] == told
+    words = Words()
+    words.feed(page.read_text())
+    assert "onnxruntime@1.17 in nhwc" in words.text
+    assert "--layout nchw,nhwc" in words.text
+    _, report, _ = explore(light("squeezenet"), *asked)
+    for each in ("onnxruntime@1.17 ", "onnxruntime@1.17 in nhwc", "onnxruntime in nhwc"):
+        assert each in report

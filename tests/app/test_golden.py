@@ -92,7 +92,8 @@ def test_a_narrow_terminal_keeps_what_identifies_a_row(golden: Golden) -> None:
 
 
 def test_the_json_documents_are_as_agreed(golden: Golden) -> None:
-    result = PredictionSet((MODEL,), (WHOLE, ON_SLICE))
+    asked = replace(ON_SLICE, runtime_version=(1, 17), layout="nhwc")
+    result = PredictionSet((MODEL,), (WHOLE, asked))
     encoded = documents.encode(documents.predict_document(result, nodes=True))
     golden("predict.json", encoded.decode())
 

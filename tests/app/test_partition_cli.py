@@ -133,6 +133,7 @@ def test_a_curve_is_a_list_of_that_document(
         ("tiny.json --stages 2 --link 0GB/s", 2, "link '0GB/s'"),
         ("tiny.json --stages 2 --honour limit", 2, "honour 'limit' is unknown"),
         ("tiny.json --stages 2 --batch 3", 2, "leave batch out"),
+        ("tiny.json --stages 2 --runtime tensorrt@8.4", 2, "runtime says how a model is"),
         ("tiny.json --stages 2 --memory-limit 1kB", 6, "a limit of"),
         ("tiny.json --stages 2 --memory-limit 0", 2, "memory limit 0"),
         ("tiny.json --stages 2 --objective energy", 2, "--limit-ms 20"),

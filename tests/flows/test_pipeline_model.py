@@ -72,3 +72,12 @@ def test_devices_are_known_by_the_names_under_which_they_were_asked_for(resnet: 
     material = model_material(resnet, devices=["t4", "l4"], options=PredictOptions())
     assert list(material.devices) == list(material.links) == ["t4", "l4"]
     assert sum(material.devices["t4"].work_ms) > sum(material.devices["l4"].work_ms)
+
+
+def test_a_runtime_with_a_version_is_cut_into_the_kernels_of_its_name(resnet: Graph) -> None:
+    plain, asked = (
+        model_material(resnet, devices=["l4"], options=PredictOptions(runtime=runtime))
+        for runtime in ("onnxruntime", "onnxruntime@1.17")
+    )
+    assert (asked.runtime, asked.groups) == (plain.runtime, plain.groups)
+    assert "version-ignored" in {note.code for note in asked.notes}

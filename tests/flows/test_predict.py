@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import slicewise
+from slicewise.core.conditions import Conditions
 from slicewise.flows.predict import PredictOptions, predict_many
+from slicewise.predict import _base
+from slicewise.predict.roofline import predict_roofline_on
 
 Light = Callable[[str], Path]
 CARD = "a100-sxm4-80gb"
@@ -196,3 +199,64 @@ def test_floats_taken_as_quantised_are_noted(light: Light) -> None:
     for name, told in (("int8", True), ("fp8", True), ("fp16", False)):
         made = slicewise.predict(light("squeezenet"), device="h100-sxm5-80gb", precision=name)
         assert ("quantisation-assumed" in {note.code for note in made.notes}) is told
+
+
+def _ignored(made: slicewise.Prediction) -> list[str]:
+    return [note.code for note in made.notes if note.code.endswith("-ignored")]
+
+
+def test_layout_and_version_come_back_and_the_roofline_says_that_it_ignores_them(
+    light: Light,
+) -> None:
+    asked: dict[str, Any] = {"device": f"{CARD}/2g.20gb", "batch": 8}
+    plain = slicewise.predict(light("squeezenet"), runtime="onnxruntime", **asked)
+    assert (plain.runtime_version, plain.layout, _ignored(plain)) == (None, "nchw", [])
+    for runtime, version in (("onnxruntime", None), ("onnxruntime@1.17", (1, 17))):
+        for layout in ("nchw", "nhwc"):
+            made = slicewise.predict(light("squeezenet"), runtime=runtime, layout=layout, **asked)
+            told = ["layout-ignored"] * (layout == "nhwc") + ["version-ignored"] * bool(version)
+            assert _ignored(made) == told
+            assert (made.runtime, made.runtime_version, made.layout) == (
+                "onnxruntime", version, layout,
+            )  # fmt: skip
+            same = replace(made, runtime_version=None, layout="nchw", notes=plain.notes)
+            assert same == plain
+
+
+def test_the_predictor_receives_the_plain_name_and_the_conditions(
+    light: Light, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[tuple[str, Conditions]] = []
+
+    def listening(*arguments: Any, **named: Any) -> tuple[slicewise.Prediction, ...]:
+        received.append((named["runtime"], named["conditions"]))
+        return predict_roofline_on(*arguments, **named)
+
+    monkeypatch.setattr(_base, "load_predictor", lambda name: listening)
+    graph = slicewise.load(light("squeezenet"))
+    slicewise.predict(graph, device="t4")
+    slicewise.predict(graph, device="t4", runtime="torch-eager")
+    slicewise.predict(graph, device="t4", runtime="torch-eager@2.4", layout="nhwc")
+    assert received == [
+        ("onnxruntime", Conditions()),
+        ("torch-eager", Conditions()),
+        ("torch-eager", Conditions("nhwc", (2, 4))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"layout": "nhcw"}, r"layout 'nhcw' is unknown; known are nchw, nhwc; did you mean"),
+        ({"layout": None}, r"layout None is unknown"),
+        ({"layout": 4}, r"layout 4 is unknown"),
+        ({"runtime": "torch-eager@2.x"}, r"no version behind the @ but '2\.x'"),
+        ({"runtime": "torch-eagr@2.4"}, r"runtime 'torch-eagr' is unknown.*mean torch-eager"),
+        ({"runtime": "@2.4"}, r"runtime '' is unknown"),
+    ],
+)
+def test_a_layout_or_version_that_cannot_be_is_refused(
+    light: Light, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(slicewise.UsageError, match=words):
+        slicewise.predict(light("squeezenet"), device="t4", **arguments)

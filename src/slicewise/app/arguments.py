@@ -41,8 +41,25 @@ PrecisionOption = Annotated[
 RuntimeOption = Annotated[
     str | None,
     typer.Option(
-        help="torch-eager, torch-compile, onnxruntime or tensorrt. Default: onnxruntime for ONNX"
-        " models, torch-eager for PyTorch."
+        help="torch-eager, torch-compile, onnxruntime or tensorrt, with a version as in"
+        " tensorrt@8.4, or without. Default: onnxruntime for ONNX models, torch-eager for"
+        " PyTorch; the newest version."
+    ),
+]
+LayoutOption = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        metavar="nchw|nhwc",
+        help="Memory format of images: nchw, or nhwc (channels last).",
+    ),
+]
+PredictorOption = Annotated[
+    str,
+    typer.Option(
+        "--predictor",
+        metavar="learned|roofline",
+        help="learned: trained networks wherever they cover the case; roofline: formulas alone.",
     ),
 ]
 Inputs = Annotated[

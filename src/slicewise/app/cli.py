@@ -19,10 +19,12 @@ from slicewise.app.arguments import (
     Explain,
     Html,
     Inputs,
+    LayoutOption,
     Models,
     OneModel,
     Output,
     PrecisionOption,
+    PredictorOption,
     RuntimeOption,
     Strict,
     Trace,
@@ -71,10 +73,12 @@ def predict(
     batch: Batches = None,
     precision: PrecisionOption = None,
     runtime: RuntimeOption = None,
+    layout: LayoutOption = "nchw",
     inputs: Inputs = None,
     dim: Dims = None,
     batch_axis: BatchAxes = None,
     card: CardOption = None,
+    predictor: PredictorOption = "learned",
     explain: Explain = False,
     strict: Strict = False,
     as_json: AsJson = False,
@@ -101,6 +105,8 @@ def predict(
             batch_axes=options.parse_batch_axes(batch_axis or []),
             strict=strict,
             card=card,
+            layout=layout,
+            predictor=predictor,
         )
         result = predict_many(
             models,
@@ -143,7 +149,18 @@ def explore(
     ] = None,
     runtime: Annotated[
         list[str] | None,
-        typer.Option(metavar="R[,R...]", help="Runtimes. Default: that of the model's format."),
+        typer.Option(
+            metavar="R[,R...]",
+            help="Runtimes, with a version as in torch-eager@2.4, or without. Default: that of the"
+            " model's format.",
+        ),
+    ] = None,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="L[,L...]",
+            help="Memory formats of images: nchw, nhwc (channels last). Default: nchw.",
+        ),
     ] = None,
     inputs: Inputs = None,
     dim: Dims = None,
@@ -191,7 +208,7 @@ def explore(
         ),
     ] = False,
 ) -> None:
-    """Predict every combination of models, devices, batches, precisions and runtimes.
+    """Predict every combination of models, devices, batches, precisions, runtimes and layouts.
 
     Shows the points that no other beats in all objectives (the Pareto front). A combination that
     cannot be is a row with its reason.
@@ -199,9 +216,9 @@ def explore(
     from slicewise.app.explore_command import ExploreArguments, refuse_if_nothing, run_sweep
 
     given = ExploreArguments(
-        models, device or (), batch or (), precision or (), runtime or (), inputs or (),
-        dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit, per_model, card,
-        workers, fresh, csv, output, html,
+        models, device or (), batch or (), precision or (), runtime or (), layout or (),
+        inputs or (), dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit,
+        per_model, card, workers, fresh, csv, output, html,
     )  # fmt: skip
     with progress_shown(quiet=as_json) as progress:
         result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slicewise.core.conditions import version_text
+from slicewise.core.cost import Prediction
 from slicewise.core.coverage import Support
 from slicewise.core.device import Device
 from slicewise.core.document import PredictionSet
@@ -26,7 +28,7 @@ def encode(document: Json) -> bytes:
 def predict_document(result: PredictionSet, *, nodes: bool) -> Json:
     """Return `slicewise.predict/1`. `model` is the first model, `models` all of them."""
     models = [_plain(model) for model in result.models]
-    predictions = [_plain(made) for made in result.predictions]
+    predictions = [prediction_entry(made) for made in result.predictions]
     for document in predictions:
         if not nodes:
             del document["nodes"]
@@ -36,6 +38,11 @@ def predict_document(result: PredictionSet, *, nodes: bool) -> Json:
         "models": models,
         "predictions": predictions,
     }
+
+
+def prediction_entry(made: Prediction) -> Json:
+    """Return the fields of a prediction. A version is text, as people and `--runtime` write it."""
+    return {**_plain(made), "runtime_version": version_text(made.runtime_version)}
 
 
 def support_document(result: Support) -> Json:

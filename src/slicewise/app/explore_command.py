@@ -8,6 +8,7 @@ from pathlib import Path
 from slicewise.app import options
 from slicewise.app.files import check_outputs, resolved, write_atomically
 from slicewise.app.words import as_argument
+from slicewise.core.conditions import USUAL
 from slicewise.core.errors import (
     DeviceError,
     ModelError,
@@ -34,6 +35,7 @@ class ExploreArguments:
     batches: Sequence[str]
     precisions: Sequence[str]
     runtimes: Sequence[str]
+    layouts: Sequence[str]
     inputs: Sequence[str]
     dims: Sequence[str]
     batch_axes: Sequence[str]
@@ -133,6 +135,7 @@ def _options(given: ExploreArguments) -> ExploreOptions:
         memory_limit_bytes=limit_bytes,
         per_model=given.per_model,
         card=given.card,
+        layouts=options.parse_names("--layout", given.layouts, "nchw,nhwc") or [USUAL.layout],
     )
 
 
@@ -187,8 +190,8 @@ def command_line(given: ExploreArguments) -> tuple[str, ...]:
     for option, values in (
         ("--device", given.devices), ("--batch", given.batches),
         ("--precision", given.precisions), ("--runtime", given.runtimes),
-        ("--input", given.inputs), ("--dim", given.dims), ("--batch-axis", given.batch_axes),
-        ("--pareto", given.objectives),
+        ("--layout", given.layouts), ("--input", given.inputs), ("--dim", given.dims),
+        ("--batch-axis", given.batch_axes), ("--pareto", given.objectives),
     ):  # fmt: skip
         words += [word for value in values for word in (option, value)]
     if given.latency_limit_ms is not None:

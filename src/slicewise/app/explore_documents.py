@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from slicewise.app.documents import Json
+from slicewise.core.conditions import version_text
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint
 from slicewise.core.notes import Note
@@ -33,7 +34,17 @@ _FIGURES: Mapping[str, _NUMBER] = {
     "compute_utilisation": lambda made: made.compute_utilisation,
     "saturation": lambda made: made.saturation,
 }
-_WHO = ("model", "source", "device", "slice", "batch", "precision", "runtime")
+_WHO: Mapping[str, Callable[[ExploredPoint], Cell]] = {
+    "model": lambda point: point.model,
+    "source": lambda point: point.source,
+    "device": lambda point: point.device,
+    "slice": lambda point: point.slice,
+    "batch": lambda point: point.batch,
+    "precision": lambda point: point.precision,
+    "runtime": lambda point: point.runtime,
+    "runtime_version": lambda point: version_text(point.runtime_version),
+    "layout": lambda point: point.layout,
+}
 COLUMNS = (*_WHO, *_FIGURES, "on_front", "standing", "notes", "error")
 
 
@@ -55,7 +66,7 @@ def explore_csv(result: Exploration) -> bytes:
 def _row(point: ExploredPoint) -> list[Cell]:
     made, failure = point.prediction, point.failure
     return [
-        *(getattr(point, name) for name in _WHO),
+        *(tell(point) for tell in _WHO.values()),
         *(None if made is None else figure(made) for figure in _FIGURES.values()),
         "true" if point.on_front else "false",
         point.standing.value,
@@ -107,7 +118,7 @@ def explore_document(result: Exploration) -> Json:
 
 def _point(point: ExploredPoint, notes: _Notes) -> Json:
     made, failure = point.prediction, point.failure
-    document: Json = {name: getattr(point, name) for name in _WHO}
+    document: Json = {name: tell(point) for name, tell in _WHO.items()}
     document |= {"on_front": point.on_front, "standing": point.standing.value}
     if made is not None:
         document |= {

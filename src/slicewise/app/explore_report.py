@@ -4,7 +4,7 @@ Renders text with rich; what is said stands in `explore_words.py`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, JustifyMethod, RenderableType
@@ -21,7 +21,7 @@ from slicewise.app.explore_words import (
     off_front_reasons,
     ranked_front,
 )
-from slicewise.app.words import clean, place
+from slicewise.app.words import clean, place, runtime_words
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective
 from slicewise.core.units import format_number
@@ -114,24 +114,31 @@ def _columns(
     if len({point.source for point in result.points}) > 1:
         columns.insert(0, _Column("model", [clean(point.model) for point, _ in shown]))
     columns.append(_Column("batch", [str(made.batch) for _, made in shown], numeric=True))
-    for name in ("precision", "runtime"):
-        if len(_values(result, name)) > 1:
-            columns.append(_Column(name, [getattr(made, name) for _, made in shown], rank=1))
-    for rank, (objective, words) in enumerate(WORDS.items()):
+    for name, words in _HOW.items():
+        if len(_values(result, words)) > 1:
+            columns.append(_Column(name, [words(made) for _, made in shown], rank=1))
+    for rank, (objective, told) in enumerate(WORDS.items()):
         rank = rank if objective in result.objectives else rank + len(WORDS)
-        cells = [format_number(words.figure(made)) for _, made in shown]
-        columns.append(_Column(words.head, cells, rank and rank + 1, numeric=True))
+        cells = [format_number(told.figure(made)) for _, made in shown]
+        columns.append(_Column(told.head, cells, rank and rank + 1, numeric=True))
     return columns
 
 
 def _common(result: Exploration) -> list[str]:
     """Return the precision and the runtime that the whole sweep has."""
-    found = [_values(result, name) for name in ("precision", "runtime")]
+    found = [_values(result, words) for words in _HOW.values()]
     return [values.pop() for values in found if len(values) == 1]
 
 
-def _values(result: Exploration, name: str) -> set[str]:
-    return {getattr(point.prediction, name) for point in result.points if point.prediction}
+# How a point runs, besides where: what the sweep has several of is a column.
+_HOW: Mapping[str, Callable[[Prediction], str]] = {
+    "precision": lambda made: made.precision,
+    "runtime": runtime_words,
+}
+
+
+def _values(result: Exploration, words: Callable[[Prediction], str]) -> set[str]:
+    return {words(point.prediction) for point in result.points if point.prediction}
 
 
 def _evenly(

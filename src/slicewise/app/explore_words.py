@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slicewise.app.words import clean, counted, place
+from slicewise.app.words import clean, counted, place, runtime_words
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective, Standing
 from slicewise.core.ties import least, places
@@ -69,7 +69,7 @@ def _energy(joules: float) -> str:
 def configuration(point: ExploredPoint, *, with_model: bool = True) -> str:
     """Return 'resnet50 on a100-sxm4-80gb, batch 8, fp16, tensorrt'."""
     model = f"{clean(point.model)} on " if with_model else ""
-    runs = ", ".join(word for word in (point.precision, point.runtime) if word)
+    runs = ", ".join(word for word in (point.precision, runtime_words(point)) if word)
     batch = "" if point.batch is None else f", batch {point.batch}"
     return f"{model}{place(point)}{batch}{f', {runs}' if runs else ''}"
 

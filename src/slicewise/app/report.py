@@ -20,6 +20,7 @@ from slicewise.app.words import (
     intervals_sentence,
     may_not_fit,
     place,
+    runtime_words,
     subject,
 )
 from slicewise.core.cost import NodeEstimate, Prediction
@@ -119,7 +120,7 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Renderab
     for i, made in enumerate(predictions):
         cells = [places[i], *(column.cell(made) for column in columns)]
         table.add_row(*([names[i], *cells] if several else cells))
-    runs = sorted({f"{made.precision} with {made.runtime}" for made in predictions})
+    runs = sorted({f"{made.precision} with {runtime_words(made)}" for made in predictions})
     legend = {"of peak": "share of peak arithmetic", "full": "saturation, 100 % = no idle units"}
     shown = [f"{c.head}: {legend[c.head]}." for c in columns if c.head in legend]
     hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."

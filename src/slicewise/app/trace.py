@@ -10,7 +10,7 @@ import msgspec
 
 from slicewise._version import __version__
 from slicewise.app.kernels import LaunchedKernel, launched_kernels
-from slicewise.app.words import clean, subject
+from slicewise.app.words import clean, runtime_words, subject
 from slicewise.core.cost import Prediction
 from slicewise.core.document import PredictionSet
 
@@ -67,7 +67,7 @@ def _prediction_events(made: Prediction, *, process: int) -> Iterator[Event]:
 
 
 def _names(made: Prediction, process: int) -> Iterator[Event]:
-    labels = f"{made.precision}, {made.runtime}, {made.latency_ms.value:.6g} ms"
+    labels = f"{made.precision}, {runtime_words(made)}, {made.latency_ms.value:.6g} ms"
     for name, lane, args in (
         ("process_name", 0, {"name": subject(made)}),
         ("process_labels", 0, {"labels": labels}),

@@ -6,6 +6,7 @@ Formats only; what is rendered where is the business of `report.py` and `html/`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from slicewise.core.conditions import USUAL, RuntimeChoice
 from slicewise.core.cost import Estimate, Prediction
 from slicewise.core.exploration import ExploredPoint
 from slicewise.core.measurement import Measurement
@@ -58,6 +59,22 @@ def place(made: Prediction | ExploredPoint | Measurement) -> str:
     if made.slice is None:
         return clean(made.device)
     return clean(f"{made.device}{'@' if made.slice.endswith('%') else '/'}{made.slice}")
+
+
+def runtime_words(made: Prediction | ExploredPoint) -> str:
+    """Return the runtime with the version and the layout that were asked beside the usual ones.
+
+    >>> import slicewise
+    >>> runtime_words(slicewise.predict(model, device="t4", runtime="tensorrt"))
+    'tensorrt'
+    >>> asked = slicewise.predict(model, device="t4", runtime="tensorrt@8.4", layout="nhwc")
+    >>> runtime_words(asked)
+    'tensorrt@8.4 in nhwc'
+    """
+    runtime = str(RuntimeChoice(made.runtime or "", made.runtime_version))
+    if made.layout == USUAL.layout:
+        return runtime
+    return f"{runtime} in {made.layout}".strip()
 
 
 def interval(estimate: Estimate) -> str:

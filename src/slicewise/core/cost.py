@@ -249,7 +249,8 @@ class Prediction:
 
     The latencies of `nodes` plus `host_ms` add up to `latency_ms.value` exactly.
     `compute_utilisation`: achieved flop/s over the device's peak. `saturation`: b t_sat / (T - H),
-    1 = the device is full; the slice rule uses this one.
+    1 = the device is full; the slice rule uses this one. `runtime_version` is (2, 4) for 2.4, None
+    where none was asked for; `layout` is the memory format of image tensors.
 
     >>> import slicewise
     >>> made = slicewise.predict(model, device="l4", batch=8)
@@ -275,6 +276,8 @@ class Prediction:
     host_ms: float = 0.0
     nodes: tuple[NodeEstimate, ...] = ()
     notes: tuple[Note, ...] = field(default=())
+    layout: str = "nchw"
+    runtime_version: tuple[int, ...] | None = None
 
     def _repr_html_(self) -> str:
         """Return the card that notebooks show."""

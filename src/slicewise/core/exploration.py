@@ -45,7 +45,8 @@ class ExploredPoint:
     """One combination and its prediction, or the reason why there is none.
 
     `batch`, `precision` and `runtime` are those predicted; of an impossible point those asked,
-    None where the model's own was asked for. The prediction has no `nodes`.
+    None where the model's own was asked for. `runtime_version` and `layout` are those asked. The
+    prediction has no `nodes`.
 
     >>> import slicewise
     >>> found = slicewise.explore([model], devices=["t4"], batches=[1, 8])
@@ -63,6 +64,8 @@ class ExploredPoint:
     standing: Standing
     prediction: Prediction | None = None
     failure: Failure | None = None
+    layout: str = "nchw"
+    runtime_version: tuple[int, ...] | None = None
 
     @property
     def on_front(self) -> bool:
@@ -78,7 +81,7 @@ class ExploredPoint:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """All points of a sweep in the order asked: model, batch, precision, runtime, device.
+    """All points of a sweep in the order asked: model, batch, precision, runtime, layout, device.
 
     `models` are those that could be read. `notes` concern the sweep as a whole.
 
@@ -117,7 +120,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of one model at one batch: a cell for each precision, runtime and device.
+    """What became of one model at one batch: a cell for each precision, runtime, layout, device.
 
     This is what workers send and journals keep, so each note is held once. `dims` are the free
     dimensions of the model that the user's figures bound.

@@ -17,7 +17,7 @@ from slicewise.core.precision import Precision
 from slicewise.flows.load import load
 from slicewise.flows.measure import is_usable, part_of, target_here
 from slicewise.flows.operators import operator_times
-from slicewise.flows.predict import cards_folder, ready_graph
+from slicewise.flows.predict import cards_folder, ready_graph, target_named
 
 if TYPE_CHECKING:
     from slicewise.predict.calibrate import CalibrationCase
@@ -65,24 +65,24 @@ def calibrate(
     from slicewise.predict.calibrate import fit_card
     from slicewise.predict.cards import save_card
 
-    target = target_here(device)
-    records = _records(target.device, store, campaign)
-    usable, notes = _teaching(records, target.device)
+    its = _device_named(device)
+    records = _records(its, store, campaign)
+    usable, notes = _teaching(records, its)
     cases, more = cases_of(
-        usable, target.device, family_of=family_of or family_of_location, progress=progress
+        usable, its, family_of=family_of or family_of_location, progress=progress
     )
     if not cases:
         reasons = "; ".join(note.text for note in (*notes, *more))
         given = f"{len(records)} records" if records else "none"
         given += f" in campaign {campaign!r}" if campaign is not None else ""
         raise MeasureError(
-            f"no record of {target.device.name} to calibrate from, given {given}"
+            f"no record of {its.name} to calibrate from, given {given}"
             f"{f' ({reasons})' if reasons else ''}; measure some models first, as in `slicewise"
             " measure timm:resnet18`, or run a campaign"
         )
     card = fit_card(
         cases,
-        device=target.device,
+        device=its,
         environment=usable[-1].environment,
         made_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         progress=progress,
@@ -118,6 +118,14 @@ def _useful(card: "Card") -> "tuple[Card, tuple[Note, ...]]":
             f"{'; '.join(note.text for note in notes)}; measure more models, on a quiet machine"
         )
     return replace(card, corrections=kept), tuple(notes)
+
+
+def _device_named(device: str | None) -> Device:
+    """Return this machine's device, or one of the catalogue or of a file: its records may have
+    come from the machine that has it."""
+    if device is None or re.fullmatch(r"\s*|cpu|gpu:[0-9]{1,4}", device.strip().lower()):
+        return target_here(device).device
+    return target_named(device).whole
 
 
 def _records(device: Device, store: Path | None, campaign: str | None) -> list[Measurement]:

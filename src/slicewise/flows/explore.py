@@ -1,4 +1,4 @@
-"""`explore`: the whole product of models, devices, batches, precisions and runtimes.
+"""`explore`: the product of models, devices, batches, precisions, runtimes and layouts.
 
 A point that cannot be is a row with its reason; nothing stops the sweep. The work goes through an
 `Executor` in groups (`flows/sweep.py`), and what is finished is kept in a journal.
@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import SupportsIndex, TypeVar
 
+from slicewise.core.conditions import RuntimeChoice, layout_named, runtime_choice
 from slicewise.core.cost import Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo
@@ -42,7 +43,8 @@ _Named = TypeVar("_Named")
 class ExploreOptions:
     """What is swept besides models, devices and batches, and what the front trades.
 
-    None in `precisions` is the model's own, in `runtimes` that of its format. `objectives` are
+    None in `precisions` is the model's own, in `runtimes` that of its format; a runtime may have a
+    version, as in 'torch-eager@2.4'. `layouts` are the memory formats of images. `objectives` are
     latency, throughput, energy and memory, or some of them. Points over `latency_limit_ms` or
     `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model. `card`
     is the path of a device card, 'none' for none; None takes what `calibrate` kept.
@@ -63,6 +65,7 @@ class ExploreOptions:
     memory_limit_bytes: int | None = None
     per_model: bool = False
     card: str | None = None
+    layouts: Sequence[str] = ("nchw",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,8 @@ def explore(
 
     What is named twice counts once. `executor` None works in this process; another is made by
     `slicewise.execute`. `progress` is told the points done and the points in all. A name that
-    nobody knows (device, precision, runtime) raises before any work, as does a list of models
-    none of which can be read; `StoreError` if the record is of another sweep.
+    nobody knows (device, precision, runtime, layout) raises before any work, as does a list of
+    models none of which can be read; `StoreError` if the record is of another sweep.
 
     >>> found = explore([model], devices=["t4", "a100-sxm4-80gb/2g.20gb"], batches=[1, 64])
     >>> [f"{point.device} {point.batch}" for point in found.points]
@@ -134,7 +137,7 @@ def _check(models: object, devices: object, batches: object, asked: ExploreOptio
     for name, values in (
         ("models", models), ("devices", devices), ("batches", batches),
         ("precisions", asked.precisions), ("runtimes", asked.runtimes),
-        ("objectives", asked.objectives),
+        ("layouts", asked.layouts), ("objectives", asked.objectives),
     ):  # fmt: skip
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise UsageError(f"{name} {values!r}: explore needs a list with at least one of them")
@@ -172,9 +175,10 @@ def _resolve(
     for precision in asked.precisions:
         if precision is not None:
             Precision.named(precision)
-    for runtime in asked.runtimes:
-        if runtime is not None:
-            runtime_named(runtime)
+    runtimes = [None if each is None else runtime_choice(each) for each in asked.runtimes]
+    for choice in runtimes:
+        if choice is not None:
+            runtime_named(choice.name)
     named = _once_each([each if isinstance(each, Graph) else _location(each) for each in models])
     _refuse_if_none_can_be_read(named)
     targets = _told_apart_by_name([target_named(device) for device in devices])
@@ -183,7 +187,8 @@ def _resolve(
         targets=targets,
         batches=_once([None if batch is None else positive("batch", batch) for batch in batches]),
         precisions=_once(asked.precisions),
-        runtimes=_once(asked.runtimes),
+        runtimes=_once([None if choice is None else str(choice) for choice in runtimes]),
+        layouts=_once([layout_named(layout) for layout in asked.layouts]),
         dims=dict(asked.dims),
         inputs=dict(asked.inputs),
         batch_axes=dict(asked.batch_axes),
@@ -326,7 +331,9 @@ def _points(
         model, info = sweep.models[i], infos[i]
         location = model.name if isinstance(model, Graph) else model
         name, source = (location, location) if info is None else (info.name, info.source)
-        for (precision, runtime, target), cell in zip(sweep.columns, outcome.cells, strict=True):
+        for column, cell in zip(sweep.columns, outcome.cells, strict=True):
+            precision, runtime, layout, target = column
+            choice = None if runtime is None else runtime_choice(runtime)
             made = cell.prediction
             if made is not None:
                 notes = tuple(outcome.notes[k] for k in cell.note_indices)
@@ -339,13 +346,19 @@ def _points(
                     slice=target.slice_name,
                     batch=sweep.batches[j] if made is None else made.batch,
                     precision=precision if made is None else made.precision,
-                    runtime=runtime if made is None else made.runtime,
+                    runtime=_name(choice) if made is None else made.runtime,
                     standing=_before_rivals(made, target),
                     prediction=made,
                     failure=cell.failure,
+                    layout=layout,
+                    runtime_version=None if choice is None else choice.version,
                 )
             )
     return points
+
+
+def _name(choice: RuntimeChoice | None) -> str | None:
+    return None if choice is None else choice.name
 
 
 def _before_rivals(made: Prediction | None, target: Device) -> Standing:

@@ -156,7 +156,7 @@ def _refuse_layers(options: PartitionOptions, name: str) -> None:
 def _refuse_predicting(asked: PredictOptions, name: str) -> None:
     """Raise `UsageError` for options that say how a model is predicted."""
     usual = PredictOptions()
-    for field in ("precision", "runtime", "dims", "inputs", "batch_axes", "card"):
+    for field in ("precision", "runtime", "layout", "dims", "inputs", "batch_axes", "card"):
         if getattr(asked, field) != getattr(usual, field):
             raise UsageError(
                 f"{field.replace('_', ' ')} says how a model is predicted; problem file {name!r}"

@@ -7,6 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
+from slicewise.core.conditions import (
+    Conditions,
+    RuntimeChoice,
+    layout_named,
+    runtime_choice,
+)
 from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.document import ModelInfo, PredictionSet
@@ -28,15 +34,18 @@ DEFAULT_RUNTIME = "onnxruntime"
 @dataclass(frozen=True, slots=True)
 class PredictOptions:
     """What all predictions of one call share. `precision` None is the model's own, `runtime` None
-    the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch.
+    the one that models of its format run on: onnxruntime for ONNX, torch-eager for PyTorch; a
+    version may stand behind it, as in 'torch-eager@2.4'. `layout` is the memory format of images.
     `card` is the path of a device card; None takes what `calibrate` kept for a device, 'none' no
-    card at all.
+    card at all. `predictor` 'learned' uses the trained networks wherever they cover the case,
+    'roofline' nowhere.
 
     >>> import slicewise
-    >>> options = PredictOptions(precision="fp16", runtime="tensorrt")
+    >>> options = PredictOptions(precision="fp16", runtime="tensorrt@8.4", layout="nhwc")
     >>> found = slicewise.predict_many([model], devices=["l4"], batches=[8], options=options)
-    >>> found.predictions[0].runtime
-    'tensorrt'
+    >>> made = found.predictions[0]
+    >>> made.runtime, made.runtime_version, made.layout
+    ('tensorrt', (8, 4), 'nhwc')
     """
 
     precision: str | None = None
@@ -46,6 +55,8 @@ class PredictOptions:
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     strict: bool = False
     card: str | None = None
+    layout: str = "nchw"
+    predictor: str = "learned"
 
 
 def predict(
@@ -55,6 +66,7 @@ def predict(
     batch: SupportsIndex | None = None,
     precision: str | None = None,
     runtime: str | None = None,
+    layout: str = "nchw",
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     batch_axes: Mapping[str, int | None] | None = None,
@@ -64,16 +76,17 @@ def predict(
     """Return the predicted latency, energy and memory of one model on one device or slice.
 
     `model` is what `load` takes; a `torch.nn.Module` comes with `example_inputs`. `device` None
-    is this machine. Latency in ms for the whole batch, energy in J for the whole batch, memory in
-    bytes, each with a 90 % interval. `strict` raises `PredictionError` if anything had to be
-    assumed.
+    is this machine. `runtime` may have a version, as in 'torch-eager@2.4'; `layout` is 'nchw' or
+    'nhwc', the memory format of images. Latency in ms for the whole batch, energy in J for the
+    whole batch, memory in bytes, each with a 90 % interval. `strict` raises `PredictionError` if
+    anything had to be assumed.
 
     >>> made = predict(model, device="a100-sxm4-80gb/2g.20gb", batch=8, precision="fp16")
     >>> made.slice, made.macs // made.batch, made.latency_ms.low < made.latency_ms.high
     ('2g.20gb', 4089184256, True)
     """
     options = PredictOptions(
-        precision, runtime, dims or {}, inputs or {}, batch_axes or {}, strict
+        precision, runtime, dims or {}, inputs or {}, batch_axes or {}, strict, layout=layout
     )
     if example_inputs is not None:
         model = load(
@@ -110,12 +123,15 @@ def predict_many(
     _check_types(models, devices, batches, asked)
     if not models or not devices or not batches:
         raise UsageError("predict needs at least one model, one device and one batch")
+    from slicewise.predict._base import load_predictor
     from slicewise.predict.runtimes import runtime_named
 
     if asked.runtime is not None:
-        runtime_named(asked.runtime)
+        runtime_named(runtime_choice(asked.runtime).name)
     if asked.precision is not None:
         Precision.named(asked.precision)
+    layout_named(asked.layout)
+    load_predictor(asked.predictor)
     targets = [target_named(device) for device in devices]
     # With several models a dimension need not occur in each, but in one of them it must.
     optional_dims = frozenset(asked.dims) if len(models) > 1 else frozenset()
@@ -219,10 +235,9 @@ def predict_where_possible(
     from slicewise.predict.correction import as_whole
     from slicewise.predict.slice import scale
 
-    predictor = load_predictor("roofline")
-    runtime = options.runtime or (
-        DEFAULT_RUNTIME if graph.source is None else graph.source.runtime
-    )
+    predictor = load_predictor(options.predictor)
+    choice = _runtime_of(graph, options)
+    runtime, conditions = choice.name, Conditions(options.layout, choice.version)
     own = own_precision(graph)
     asked = None if options.precision is None else Precision.named(options.precision)
     known = cards
@@ -253,7 +268,13 @@ def predict_where_possible(
         ]
         its = list(dict.fromkeys(its))
         run = partial(
-            predictor, ready, work, precision=precision, runtime=runtime, cards=corrections
+            predictor,
+            ready,
+            work,
+            precision=precision,
+            runtime=runtime,
+            cards=corrections,
+            conditions=conditions,
         )
         for road, each in zip(its, _on_cards(run, its), strict=True):
             made[road, precision.name] = each
@@ -269,6 +290,13 @@ def predict_where_possible(
         else:
             results.append(replace(found, device=target.whole.name, slice=target.slice_name))
     return results
+
+
+def _runtime_of(graph: Graph, options: PredictOptions) -> RuntimeChoice:
+    """Return the runtime asked, or the newest of the one that models of its format run on."""
+    if options.runtime is not None:
+        return runtime_choice(options.runtime)
+    return RuntimeChoice(DEFAULT_RUNTIME if graph.source is None else graph.source.runtime)
 
 
 def ready_graph(graph: Graph, precision: Precision, *, runtime: str) -> tuple[Graph, GraphWork]:

@@ -8,7 +8,7 @@ pickled. No error leaves a group: it becomes the reason of the points that it co
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
@@ -39,6 +39,7 @@ class Sweep:
     batches: tuple[int | None, ...]
     precisions: tuple[str | None, ...]
     runtimes: tuple[str | None, ...]
+    layouts: tuple[str, ...]
     dims: Mapping[str, int]
     inputs: Mapping[str, Sequence[int]]
     batch_axes: Mapping[str, int | None]
@@ -50,9 +51,9 @@ class Sweep:
         return tuple(product(range(len(self.models)), range(len(self.batches))))
 
     @property
-    def columns(self) -> tuple[tuple[str | None, str | None, Device], ...]:
-        """(precision, runtime, device) of each cell of a group, in order."""
-        return tuple(product(self.precisions, self.runtimes, self.targets))
+    def columns(self) -> tuple[tuple[str | None, str | None, str, Device], ...]:
+        """(precision, runtime, layout, device) of each cell of a group, in order."""
+        return tuple(product(self.precisions, self.runtimes, self.layouts, self.targets))
 
     @property
     def digest(self) -> str:
@@ -114,11 +115,7 @@ def run_group(sweep: Sweep, index: int) -> GroupOutcome:
         model = describe(graph)
     except Exception as err:
         return lost_group(sweep, index, err)
-    made = [
-        each
-        for precision, runtime in product(sweep.precisions, sweep.runtimes)
-        for each in _predict(graph, sweep, precision, runtime)
-    ]
+    made = [each for options in _asked(sweep) for each in _predict(graph, sweep, options)]
     numbers: dict[Note, int] = {}
     cells = tuple(_cell(each, numbers) for each in made)
     used = tuple(name for name in dims if name in graph.binding.dims)
@@ -131,10 +128,15 @@ def lost_group(sweep: Sweep, index: int, error: Exception) -> GroupOutcome:
     return GroupOutcome(index, None, (cell,) * len(sweep.columns))
 
 
+def _asked(sweep: Sweep) -> Iterator[PredictOptions]:
+    """Yield what the devices of a group are predicted with, in the order of the columns."""
+    for precision, runtime, layout in product(sweep.precisions, sweep.runtimes, sweep.layouts):
+        yield PredictOptions(precision=precision, runtime=runtime, layout=layout)
+
+
 def _predict(
-    graph: Graph, sweep: Sweep, precision: str | None, runtime: str | None
+    graph: Graph, sweep: Sweep, options: PredictOptions
 ) -> Sequence[Prediction | Exception]:
-    options = PredictOptions(precision=precision, runtime=runtime)
     try:
         return predict_where_possible(graph, sweep.targets, options, cards=sweep.cards)
     except Exception as err:  # concerns the graph in this precision, so every device

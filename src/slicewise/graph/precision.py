@@ -4,8 +4,9 @@ Types and stored bytes change, nothing else: shapes, operators and wiring stay. 
 here; `count_work(graph, precision.compute)` reports the arithmetic of the contractions.
 
 Conventions (ours, after how engines build a network):
-- Every float activation takes the activation type, inputs and outputs of the graph included. In
-  int8 that is 8 bits throughout, as in a TensorRT INT8 engine whose layers all take INT8.
+- Every float activation takes the activation type, inputs and outputs of the graph included,
+  except in amp, where autocast mixes two (`autocast.py`). In int8 that is 8 bits throughout, as in
+  a TensorRT INT8 engine whose layers all take INT8.
 - Factors of contractions (Conv, MatMul, Gemm, attention projections, recurrences) take the weight
   type; so do embedding tables in int8 (ONNX Runtime's quantizer includes Gather) but not in fp8
   and nvfp4, whose published checkpoints keep them in 16 bits.
@@ -20,6 +21,7 @@ from dataclasses import replace
 
 from slicewise.core.graph import Constant, Graph, Node, Role, Tensor, captured_by
 from slicewise.core.precision import PRECISIONS, DType, Precision
+from slicewise.graph.autocast import autocast_types
 from slicewise.graph.fuse import NARROW_ARITHMETIC
 from slicewise.graph.ops import Slot, operator
 
@@ -132,6 +134,7 @@ def _cast_graph(graph: Graph, precision: Precision, outer: Mapping[str, Tensor])
     factors, tables = _factors_and_tables(graph)
     outside = _outside(graph) & outer.keys() if outer else set()
     tensors, constants = dict(graph.tensors), dict(graph.constants)
+    mixed = _mixed_types(graph, precision, outer)
     for name, tensor in graph.tensors.items():
         if name in outside:
             tensors[name] = outer[name]
@@ -142,7 +145,7 @@ def _cast_graph(graph: Graph, precision: Precision, outer: Mapping[str, Tensor])
         if constant is not None and constant.role is Role.DATA:
             continue
         if constant is None and name not in factors:
-            dtype = precision.activation
+            dtype = mixed.get(name, precision.activation)
         else:
             dtype = _parameter_type(precision, name in factors, name in tables)
         tensors[name] = replace(tensor, dtype=dtype)
@@ -156,6 +159,16 @@ def _cast_graph(graph: Graph, precision: Precision, outer: Mapping[str, Tensor])
     if tensors == graph.tensors and constants == graph.constants and nodes == graph.nodes:
         return graph
     return replace(graph, tensors=tensors, constants=constants, nodes=nodes)
+
+
+def _mixed_types(
+    graph: Graph, precision: Precision, outer: Mapping[str, Tensor]
+) -> Mapping[str, DType]:
+    """Return the types of activations where they are mixed, nothing where all are one type."""
+    if precision.name != "amp":
+        return {}
+    around = {name: tensor.dtype for name, tensor in outer.items() if tensor.dtype in _WIDE_FLOATS}
+    return autocast_types(graph, precision.activation, around)
 
 
 def _cast_node(node: Node, precision: Precision, scope: Mapping[str, Tensor]) -> Node:

@@ -8,6 +8,7 @@ add up to `latency_ms.value` exactly; more work is never faster; low <= value <=
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
+from slicewise.core.conditions import USUAL, Conditions
 from slicewise.core.cost import GraphWork, Prediction
 from slicewise.core.device import Device
 from slicewise.core.graph import Graph
@@ -20,6 +21,7 @@ class Predictor(Protocol):
     """Predict one graph on whole devices. The graph is already cast to `precision`.
 
     `cards` are what calibration learned, by name of device; `source` names the card that was used.
+    `conditions` come back in the prediction; one that was asked and changes nothing leaves a Note.
     """
 
     def __call__(
@@ -31,11 +33,16 @@ class Predictor(Protocol):
         precision: Precision,
         runtime: str,
         cards: Mapping[str, Card] = ...,
+        conditions: Conditions = USUAL,
     ) -> tuple[Prediction, ...]: ...
 
 
 PREDICTORS = PluginTable(
-    what="predictor", rows={"roofline": "slicewise.predict.roofline:predict_roofline_on"}
+    what="predictor",
+    rows={
+        "learned": "slicewise.predict.network:predict_network_on",
+        "roofline": "slicewise.predict.roofline:predict_roofline_on",
+    },
 )
 
 

@@ -22,6 +22,7 @@ from slicewise.core.device import Device
 from slicewise.core.errors import MeasureError
 from slicewise.core.graph import Graph
 from slicewise.core.measurement import Environment, MeasuredMemory
+from slicewise.core.notes import Note
 from slicewise.core.precision import Precision
 from slicewise.predict import efficiency, fitting
 from slicewise.predict.correction import (
@@ -35,8 +36,9 @@ from slicewise.predict.correction import (
 )
 from slicewise.predict.features import CLASS_NAMES, CLASSES, FEATURES, classify, features
 from slicewise.predict.kernels import Array, kernel_times, kernels_of, tabulate, unit_costs
+from slicewise.predict.network import learned_times, predict_network_on
 from slicewise.predict.operators import OperatorTime, Profiled, operator_rows
-from slicewise.predict.roofline import predict_roofline, predict_roofline_on
+from slicewise.predict.roofline import SOURCE, predict_roofline
 from slicewise.predict.runtimes import runtime_named
 
 # With fewer families nothing can be held out: the band is a judgement, the scatter of the roofline
@@ -172,19 +174,22 @@ def _fit_correction(cases: Sequence[CalibrationCase]) -> Correction:
         before=_errors(before_s, problem.measured, cases),
         after=_errors(held_out, problem.measured, cases),
         memory=_fit_memory(cases, plain),
+        base=prepared[0].base,
     )
     return replace(made, energy=_fit_energy(cases, made, plain))
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A case with its row of the design, what was profiled, and what it is sorted by."""
+    """A case with its row of the design, what was profiled, what it is sorted by, and the name of
+    the times that are corrected."""
 
     case: CalibrationCase
     design: Array
     profiled: Profiled
     host_s: float
     order: tuple[str, str, int, float]
+    base: str
 
 
 def _prepare(case: CalibrationCase) -> _Prepared:
@@ -193,6 +198,13 @@ def _prepare(case: CalibrationCase) -> _Prepared:
     table = tabulate([row.kernel for row in rows])
     costs, _ = unit_costs(table, case.device)
     times = kernel_times(costs, efficiency.RULES[case.device.kind], runtime, case.device)
+    host_s, base = case.device.host_s * runtime.host_factor, SOURCE
+    learned = learned_times(
+        case.graph, rows, table, costs, times,
+        device=case.device, precision=case.precision.name, runtime=case.runtime,
+    )  # fmt: skip
+    if not isinstance(learned, Note):
+        times, host_s, base = learned.times, learned.host_s, learned.source
     columns = features(table, costs, times, case.device)
     columns *= np.array([row.repeats for row in rows])[:, None]
     classes = classify(case.graph, rows)
@@ -200,8 +212,7 @@ def _prepare(case: CalibrationCase) -> _Prepared:
     np.add.at(design, classes, columns)
     profiled = Profiled(columns, classes, case.operators, case.latency_ms * 1e-3)
     order = (case.family, case.graph.digest, case.graph.batch_size, case.latency_ms)
-    host_s = case.device.host_s * runtime.host_factor
-    return _Prepared(case, design, profiled, host_s, order)
+    return _Prepared(case, design, profiled, host_s, order, base)
 
 
 def _problem(prepared: Sequence[_Prepared]) -> fitting.Problem:
@@ -358,7 +369,7 @@ def _fit_energy(
 
 
 def _corrected_energy_j(case: CalibrationCase, card: Card) -> float:
-    (made,) = predict_roofline_on(
+    (made,) = predict_network_on(
         case.graph,
         case.work,
         [case.device],

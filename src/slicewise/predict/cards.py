@@ -149,6 +149,8 @@ class _Reader:
             after=self._errors(its, "after"),
             memory=self._optional(its, "memory", self._memory),
             energy=self._optional(its, "energy", self._energy),
+            # cards of before there were learned weights have no such field
+            base=self._text(its, "base") if "base" in its else "roofline",
         )
 
     def _theta(self, its: Mapping[str, Any]) -> dict[str, dict[str, float]]:

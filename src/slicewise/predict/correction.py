@@ -102,7 +102,8 @@ class Correction:
     coefficients by class and feature, `host` the factor on the host's part. `level` names how
     fine the fit is (`fitting.LEVELS`). `before` and `after` are errors without and with the
     correction; for `after` the family of each measurement was held out of the fit, except where
-    there are too few families: then both are of the measurements themselves.
+    there are too few families: then both are of the measurements themselves. `base` names what
+    was corrected; it corrects nothing else.
     """
 
     runtime: str
@@ -119,6 +120,7 @@ class Correction:
     after: Errors
     memory: MemoryCorrection | None = None
     energy: EnergyCorrection | None = None
+    base: str = "roofline"
 
     @property
     def case(self) -> str:
@@ -250,6 +252,15 @@ def absent_note(card: Card, runtime: str, precision: str) -> Note:
         f" (it has {', '.join(have) or 'none'})"
     )
     return Note("calibration-absent", text)
+
+
+def stale_note(card: Card, correction: Correction, base: str) -> Note:
+    """Return the Note that a correction is of other figures than those predicted now."""
+    text = (
+        f"{card.name} corrects {correction.base} for {correction.case}, and {base} predicts now;"
+        " predicted without it: run slicewise calibrate again, the measurements are kept"
+    )
+    return Note("calibration-stale", text)
 
 
 def outside_note(card: Card, reasons: list[str]) -> Note:

@@ -55,7 +55,7 @@ class KernelTable:
 
     `kind` and `dtype` are indices into `KINDS` and `dtypes`. `shaped` are the kernels that
     `shapes` has the rows (batch, m, n, k) of. `passes`: how often a kernel on the vector units
-    reads its operands, once for each row of a product.
+    reads its operands, once for each row of a product. `write_bytes` are part of the activations.
     """
 
     kind: Indices
@@ -66,6 +66,7 @@ class KernelTable:
     flops: Array
     activation_bytes: Array
     weight_bytes: Array
+    write_bytes: Array
     shaped: Indices
     shapes: Array
     passes: Array
@@ -160,12 +161,13 @@ def tabulate(kernels: Sequence[NodeWork]) -> KernelTable:
             (
                 _KIND_INDEX[kernel.kind], dtype_index[kernel.dtype], kernel.steps, work.macs,
                 work.flops, work.read_bytes + work.write_bytes, work.weight_bytes,
+                work.write_bytes,
             )
             for kernel in kernels
             for work in (kernel.work,)
         ],
         dtype=np.float64,
-    ).reshape(len(kernels), 7)  # fmt: skip
+    ).reshape(len(kernels), 8)  # fmt: skip
     shaped = [i for i, each in enumerate(kernels) if each.contraction is not None]
     shapes = [kernels[i].contraction for i in shaped]
     table = np.array([(s.batch, s.m, s.n, s.k) for s in shapes if s is not None], dtype=np.float64)
@@ -184,6 +186,7 @@ def tabulate(kernels: Sequence[NodeWork]) -> KernelTable:
         flops=numbers[:, 4],
         activation_bytes=numbers[:, 5],
         weight_bytes=numbers[:, 6],
+        write_bytes=numbers[:, 7],
         shaped=index,
         shapes=table,
         passes=passes,

@@ -16,16 +16,18 @@ none.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slicewise.core.conditions import USUAL, Conditions
 from slicewise.core.cost import Estimate, GraphWork, Kind, NodeEstimate, Prediction
 from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
-from slicewise.core.precision import DType, Precision
+from slicewise.core.precision import Precision
 from slicewise.core.units import GRID_PER_MS, snap_ms
 from slicewise.predict import efficiency
 from slicewise.predict.correction import (
@@ -36,6 +38,7 @@ from slicewise.predict.correction import (
     correct,
     outside,
     outside_note,
+    stale_note,
 )
 from slicewise.predict.domain import calibrated_interval, latency_interval
 from slicewise.predict.energy import ENERGY_NOTE, estimate_energy
@@ -46,9 +49,9 @@ from slicewise.predict.kernels import (
     KernelTable,
     KernelTimes,
     Row,
+    UnitCosts,
     kernel_times,
     kernels_of,
-    kinds_computed_in,
     tabulate,
     unit_costs,
 )
@@ -58,7 +61,11 @@ from slicewise.predict.memory import (
     measure_footprint,
     memory_notes,
 )
+from slicewise.predict.remarks import ignored, may_be_nvidia, tf32_note
 from slicewise.predict.runtimes import Runtime, runtime_named
+
+if TYPE_CHECKING:
+    from slicewise.predict.network import Learned
 
 SOURCE = "roofline"
 _NO_CARDS: Mapping[str, Card] = MappingProxyType({})
@@ -102,6 +109,9 @@ class _Case:
     runtime: Runtime
     cards: Mapping[str, Card]
     classes: Indices
+    conditions: Conditions
+    rows: Sequence[Row]
+    learned: "LearnedTimes | None"
 
 
 def predict_roofline(
@@ -120,14 +130,46 @@ def predict_roofline_on(
     precision: Precision,
     runtime: str,
     cards: Mapping[str, Card] = _NO_CARDS,
+    conditions: Conditions = USUAL,
 ) -> tuple[Prediction, ...]:
     """Return the predicted cost of `graph` on each of several whole devices.
 
-    A device that `cards` has by name is predicted with the corrections of its card; where that
-    lacks the runtime or precision, without, and a Note says so.
+    `predict_on` with nothing learned: one formula for every model, device and runtime. A device
+    that `cards` has by name is predicted with the corrections of its card; where that
+    lacks the runtime or precision, without, and a Note says so. `conditions` change nothing; a
+    Note says so of those that are not the usual ones.
     `DeviceError` if a device is a part (scale from its parent), lacks the precision, or cannot run
     the runtime.
     """
+    return predict_on(
+        graph, work, devices, precision=precision, runtime=runtime, cards=cards,
+        conditions=conditions, learned=None,
+    )  # fmt: skip
+
+
+class LearnedTimes(Protocol):
+    """What times kernels in place of the roofline, or says in a Note why it does not."""
+
+    def __call__(
+        self, graph: Graph, rows: Sequence[Row], table: KernelTable, costs: UnitCosts,
+        times: KernelTimes, *, device: Device, precision: str, runtime: str,
+        conditions: Conditions = ...,
+    ) -> "Learned | Note": ...  # fmt: skip
+
+
+def predict_on(
+    graph: Graph,
+    work: GraphWork,
+    devices: Sequence[Device],
+    *,
+    precision: Precision,
+    runtime: str,
+    cards: Mapping[str, Card],
+    conditions: Conditions,
+    learned: LearnedTimes | None,
+) -> tuple[Prediction, ...]:
+    """Return the predicted cost of `graph` on each device, kernels timed by `learned` where it
+    can; see `predict_roofline_on`."""
     known = runtime_named(runtime)
     for device in devices:
         _check(device, precision, known)
@@ -146,6 +188,9 @@ def predict_roofline_on(
         runtime=known,
         cards=cards,
         classes=classify(graph, rows) if cards else np.zeros(0, dtype=np.int64),
+        conditions=conditions,
+        rows=rows,
+        learned=learned,
     )
     return tuple(_predict_case(case, device) for device in devices)
 
@@ -154,15 +199,10 @@ def _check(device: Device, precision: Precision, runtime: Runtime) -> None:
     if device.parent is not None:
         raise DeviceError(f"{device.name} is a part; predict on {device.parent.name} and scale")
     device.peak_for(precision)
-    if runtime.nvidia_only and not _may_be_nvidia(device):
+    if runtime.nvidia_only and not may_be_nvidia(device):
         raise DeviceError(
             f"{runtime.name} runs on NVIDIA GPUs only, given {device.name}; choose another runtime"
         )
-
-
-def _may_be_nvidia(device: Device) -> bool:
-    """True for a GPU whose vendor is NVIDIA or not told."""
-    return device.kind == "gpu" and device.vendor in ("NVIDIA", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +214,12 @@ class _Timed:
     notes: tuple[Note, ...]
     card: Card | None = None
     correction: Correction | None = None
+    learned: "Learned | None" = None
 
     @property
     def source(self) -> str:
-        return SOURCE if self.correction is None else f"{SOURCE} + {self._card_name}"
+        base = SOURCE if self.learned is None else self.learned.source
+        return base if self.correction is None else f"{base} + {self._card_name}"
 
     @property
     def _card_name(self) -> str:
@@ -189,28 +231,50 @@ def _timed(case: _Case, device: Device) -> _Timed:
     times = kernel_times(costs, efficiency.RULES[device.kind], case.runtime, device)
     host_ms = device.host_s * case.runtime.host_factor * 1e3
     card = case.cards.get(device.name)
-    if card is None:
-        return _Timed(times, snap_ms(host_ms), tuple(notes))
-    correction = card.find(case.runtime.name, case.precision.name)
-    if correction is None:
-        absent = absent_note(card, case.runtime.name, case.precision.name)
-        return _Timed(times, snap_ms(host_ms), (*notes, absent))
+    correction = None
+    if card is not None:
+        correction = card.find(case.runtime.name, case.precision.name)
+        if correction is None:
+            notes = [*notes, absent_note(card, case.runtime.name, case.precision.name)]
+    found = None
+    if case.learned is not None:
+        made = case.learned(
+            case.graph, case.rows, case.kernels, costs, times,
+            device=device, precision=case.precision.name, runtime=case.runtime.name,
+            conditions=case.conditions,
+        )  # fmt: skip
+        if isinstance(made, Note):
+            notes = [*notes, made]
+        else:
+            found, times, host_ms = made, made.times, made.host_s * 1e3
+            notes = [*notes, *made.notes]
+    base = SOURCE if found is None else found.source
+    if card is not None and correction is not None and correction.base != base:
+        notes = [*notes, stale_note(card, correction, base)]
+        correction = None
+    if card is None or correction is None:
+        return _Timed(times, snap_ms(host_ms), tuple(notes), learned=found)
     times = correct(correction, case.kernels, costs, times, classes=case.classes, device=device)
     host_ms *= max(correction.host, LEAST_PART)
-    return _Timed(times, snap_ms(host_ms), tuple(notes), card, correction)
+    return _Timed(times, snap_ms(host_ms), tuple(notes), card, correction, found)
 
 
 def _latency(
     case: _Case, device: Device, timed: _Timed, *, latency_ms: float, saturation: float
 ) -> tuple[Estimate, tuple[Note, ...]]:
     """Return the latency with its interval, and what the interval rests on where that is weak."""
-    plain, notes = latency_interval(
-        latency_ms,
-        device=device,
-        runtime=case.runtime.name,
-        saturation=saturation,
-        source=timed.source,
-    )
+    notes: tuple[Note, ...] = ()
+    if timed.learned is not None:
+        low, high = timed.learned.low, timed.learned.high
+        plain = Estimate(latency_ms, latency_ms * low, latency_ms * high, timed.source)
+    else:
+        plain, notes = latency_interval(
+            latency_ms,
+            device=device,
+            runtime=case.runtime.name,
+            saturation=saturation,
+            source=timed.source,
+        )
     if timed.card is None or timed.correction is None:
         return plain, notes
     reasons = outside(
@@ -273,6 +337,8 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
         source=timed.source,
         host_ms=host_ms,
         nodes=nodes,
+        layout=case.conditions.layout,
+        runtime_version=case.conditions.runtime_version,
         notes=unique_notes(
             (
                 *graph.notes,
@@ -280,37 +346,13 @@ def _predict_case(case: _Case, device: Device) -> Prediction:
                 *device.notes,
                 *timed.notes,
                 *interval_notes,
-                *_tf32_note(case, device),
+                *(ignored(case.conditions, known) if timed.learned is None else ()),
+                *tf32_note(case.kernels, known, device),
                 *memory_notes(memory, device),
                 *(() if is_metered else (ENERGY_NOTE,)),
             )
         ),
     )
-
-
-# What the note on TF32 calls the kinds.
-_IN_TF32 = {
-    Kind.CONV: "convolutions",
-    Kind.MATMUL: "products",
-    Kind.ATTENTION: "attention",
-    Kind.RECURRENT: "recurrent layers",
-}
-
-
-def _tf32_note(case: _Case, device: Device) -> tuple[Note, ...]:
-    """Tell that fp32 was taken at its word where the runtime would not."""
-    if DType.TF32 not in device.peak_flop_per_s or not _may_be_nvidia(device):
-        return ()
-    in_fp32 = kinds_computed_in(case.kernels, DType.FP32) & case.runtime.tf32_by_default
-    if not in_fp32:
-        return ()
-    text = (
-        f"{case.runtime.name} runs fp32"
-        f" {' and '.join(words for kind, words in _IN_TF32.items() if kind in in_fp32)} in TF32 on"
-        f" {device.name} unless told otherwise; predicted in full fp32, ask for tf32 to see the"
-        " other"
-    )
-    return (Note("tf32-default", text),)
 
 
 def _utilisation(work: GraphWork, latency_ms: float, peak_flop_per_s: float) -> float:

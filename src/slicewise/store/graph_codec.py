@@ -49,6 +49,18 @@ def encode_graph(graph: Graph, runtime: str) -> bytes:
     return _MAGIC + hashlib.sha256(packed).digest()[:_CHECK_BYTES] + packed
 
 
+def plain_graph(graph: Graph) -> list[Any]:
+    """Return the graph as lists, mappings, texts and numbers, without its source."""
+    plain: list[Any] = _plain(graph)
+    return plain
+
+
+def graph_of(plain: list[Any]) -> Graph:
+    """Return the graph that `plain_graph` gave."""
+    graph: Graph = _typed(plain, Graph)
+    return graph
+
+
 def decode_graph(content: bytes) -> tuple[Graph, str]:
     """Return the graph without a source, and its runtime; `DecodeError` for anything else."""
     start = len(_MAGIC) + _CHECK_BYTES

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from slicewise.core.conditions import LAYOUTS, Conditions
 from slicewise.core.cost import Contraction, GraphWork, Kernel, Kind, NodeWork, Prediction, Work
 from slicewise.core.device import Device, SliceProfile
 from slicewise.core.errors import DeviceError, UsageError
@@ -106,28 +107,36 @@ works = st.lists(
     max_size=8,
 ).map(tuple)
 
+# Several predictors inherit the suite.
+_law = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+
 
 class PredictorLaws:
-    """What holds for every predictor. Set `predictor` to the function under test."""
+    """What holds for every predictor. Set `predictor` to the function under test, and `runtime` to
+    one that it covers. `growing` are the sizes of a product along which more is never faster: a
+    predictor that knows alignment may find 1024 columns faster than 1023, as hardware does, but
+    never fewer rows slower."""
 
     predictor: ClassVar[Callable[..., tuple[Prediction, ...]]]
+    runtime: ClassVar[str] = "onnxruntime"
+    growing: ClassVar[frozenset[str]] = frozenset({"m", "n", "k"})
 
     def predict(
         self, nodes: tuple[NodeWork, ...], device: Device | None = None, *, batch: int = 1
     ) -> Prediction:
-        """Predict a chain of these nodes in fp32 with onnxruntime."""
+        """Predict a chain of these nodes in fp32."""
         graph, work = as_graph(nodes, batch=batch)
         (made,) = type(self).predictor(
             graph,
             work,
             [device or tiny_gpu()],
             precision=PRECISIONS["fp32"],
-            runtime="onnxruntime",
+            runtime=self.runtime,
         )
         return made
 
     @given(works)
-    @settings(deadline=None)
+    @_law
     def test_node_latencies_and_host_add_up_exactly(self, nodes: tuple[NodeWork, ...]) -> None:
         made = self.predict(nodes)
         total = made.host_ms + sum(node.latency_ms for node in made.nodes)
@@ -135,7 +144,7 @@ class PredictorLaws:
         assert sum(node.latency_ms for node in reversed(made.nodes)) + made.host_ms == total
 
     @given(works)
-    @settings(deadline=None)
+    @_law
     def test_every_interval_holds_its_value(self, nodes: tuple[NodeWork, ...]) -> None:
         made = self.predict(nodes)
         for estimate in (made.latency_ms, made.energy_j, made.memory_bytes):
@@ -147,7 +156,7 @@ class PredictorLaws:
         assert summed == parts.value
 
     @given(works, works)
-    @settings(deadline=None)
+    @_law
     def test_more_nodes_are_never_faster(
         self, some: tuple[NodeWork, ...], more: tuple[NodeWork, ...]
     ) -> None:
@@ -157,7 +166,7 @@ class PredictorLaws:
         assert whole.energy_j.value >= part.energy_j.value
 
     @given(st.integers(1, 10**8), st.integers(2, 6))
-    @settings(deadline=None)
+    @_law
     def test_one_kernel_for_a_chain_is_never_slower(self, elements: int, length: int) -> None:
         nodes = (pointwise(elements),) * length
         graph, work = fused(nodes, tuple(range(length)))
@@ -166,23 +175,25 @@ class PredictorLaws:
         kernel = replace(work.kernels[0].work, work=inside)
         work = replace(work, kernels=(Kernel(work.kernels[0].nodes, kernel),))
         (joint,) = type(self).predictor(
-            graph, work, [tiny_gpu()], precision=PRECISIONS["fp32"], runtime="onnxruntime"
+            graph, work, [tiny_gpu()], precision=PRECISIONS["fp32"], runtime=self.runtime
         )
         assert joint.latency_ms.value <= self.predict(nodes).latency_ms.value
         assert {node.kernel for node in joint.nodes} == {0}
 
-    @given(_SIZES, _SIZES, _SIZES, st.integers(1, 3), st.integers(0, 300))
-    @settings(deadline=None)
+    @given(_SIZES, _SIZES, _SIZES, st.sampled_from("mnk"), st.integers(0, 300))
+    @_law
     def test_a_larger_product_is_never_faster(
-        self, m: int, n: int, k: int, axis: int, growth: int
+        self, m: int, n: int, k: int, axis: str, growth: int
     ) -> None:
-        sizes = [m, n, k]
-        small = self.predict((product(*sizes),)).latency_ms.value
-        sizes[axis - 1] += growth
-        assert self.predict((product(*sizes),)).latency_ms.value >= small
+        assume(axis in self.growing)
+        sizes = {"m": m, "n": n, "k": k}
+        small = self.predict((product(m, n, k),)).latency_ms.value
+        sizes[axis] += growth
+        larger = product(sizes["m"], sizes["n"], sizes["k"])
+        assert self.predict((larger,)).latency_ms.value >= small
 
     @given(works, st.floats(1.0, 8.0))
-    @settings(deadline=None)
+    @_law
     def test_a_faster_device_is_never_slower(
         self, nodes: tuple[NodeWork, ...], factor: float
     ) -> None:
@@ -194,6 +205,23 @@ class PredictorLaws:
         )
         slow_ms = self.predict(nodes, slow).latency_ms.value
         assert self.predict(nodes, fast).latency_ms.value <= slow_ms
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize("version", [None, (1, 0), (8, 6, 1)])
+    def test_the_conditions_asked_come_back(
+        self, layout: str, version: tuple[int, ...] | None
+    ) -> None:
+        graph, work = as_graph((product(64, 64, 64), pointwise(8)))
+        (made,) = type(self).predictor(
+            graph,
+            work,
+            [tiny_gpu()],
+            precision=PRECISIONS["fp32"],
+            runtime="onnxruntime",
+            conditions=Conditions(layout, version),
+        )
+        assert (made.layout, made.runtime_version) == (layout, version)
+        assert made.runtime == "onnxruntime"
 
     def test_a_part_of_a_device_is_refused(self) -> None:
         with pytest.raises(DeviceError, match="is a part"):

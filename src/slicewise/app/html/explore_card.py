@@ -10,7 +10,7 @@ from slicewise.app.explore_words import (
 )
 from slicewise.app.html.card import PALE, card, card_table
 from slicewise.app.html.markup import Content, element
-from slicewise.app.words import clean, place
+from slicewise.app.words import clean, place, runtime_words
 from slicewise.core.exploration import Exploration
 from slicewise.core.units import format_number
 
@@ -35,7 +35,7 @@ def exploration_card(result: Exploration) -> str:
                 clean(point.model),
                 place(point),
                 made.precision,
-                made.runtime,
+                runtime_words(made),
                 str(made.batch),
                 *(format_number(words.figure(made)) for words in WORDS.values()),
             )

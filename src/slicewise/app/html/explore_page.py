@@ -26,7 +26,7 @@ from slicewise.app.html.blocks import (
 )
 from slicewise.app.html.charts import Point, legend, scatter
 from slicewise.app.html.markup import Content, Html, element, join
-from slicewise.app.words import clean, counted, intervals_sentence, place
+from slicewise.app.words import clean, counted, intervals_sentence, place, runtime_words
 from slicewise.core.cost import Prediction
 from slicewise.core.exploration import Exploration, ExploredPoint, Objective
 from slicewise.core.units import format_number
@@ -179,7 +179,7 @@ def _cells(several: bool, point: ExploredPoint) -> list[Content]:
     cells: list[Content] = [place(point), str(point.batch or "")]
     if several:
         cells.insert(0, clean(point.model))
-    cells += [point.precision or "", point.runtime or ""]
+    cells += [point.precision or "", runtime_words(point)]
     made = point.prediction
     figures: list[Callable[[Prediction], float]] = [words.figure for words in WORDS.values()]
     return [*cells, *("" if made is None else format_number(each(made)) for each in figures)]

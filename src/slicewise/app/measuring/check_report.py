@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slicewise.app.documents import Json
+from slicewise.app.documents import Json, prediction_entry
 from slicewise.app.measuring.documents import taken_entry
 from slicewise.app.measuring.report import where
 from slicewise.app.report import notes_lines
@@ -22,7 +22,7 @@ _ROWS = 10
 
 def check_document(found: Check) -> Json:
     """Return `slicewise.check/1`: both sides whole, and their differences."""
-    prediction: Json = msgspec.to_builtins(found.prediction)
+    prediction = prediction_entry(found.prediction)
     del prediction["nodes"]
     return {
         "schema": "slicewise.check/1",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slicewise.app.html.card import PALE, card, card_table
 from slicewise.app.html.markup import EN_DASH, element
 from slicewise.app.html.predict.batches import throughput
-from slicewise.app.words import clean, grouped_notes, place, subject
+from slicewise.app.words import clean, grouped_notes, place, runtime_words, subject
 from slicewise.core.cost import Estimate, Prediction
 from slicewise.core.document import PredictionSet
 from slicewise.core.units import format_capacity, format_ms, format_number
@@ -43,7 +43,7 @@ def prediction_card(made: Prediction) -> str:
         ),
     )
     table = card_table(("", "estimate", "90 % interval"), rows, numeric_from=1)
-    about = f"{made.precision} with {made.runtime}; {_notes([made])}"
+    about = f"{made.precision} with {runtime_words(made)}; {_notes([made])}"
     return card(answer, table, element("div", about, style=PALE))
 
 
@@ -68,7 +68,7 @@ def predictions_card(result: PredictionSet) -> str:
     models = ", ".join(clean(model.name) for model in result.models)
     left_out = len(predictions) - MOST_ROWS
     more = f" The first {MOST_ROWS} of {len(predictions)} are shown." if left_out > 0 else ""
-    runs = ", ".join(dict.fromkeys(f"{m.precision} with {m.runtime}" for m in predictions))
+    runs = ", ".join(dict.fromkeys(f"{m.precision} with {runtime_words(m)}" for m in predictions))
     about = element("div", f"{runs}; {_notes(predictions)}.{more}", style=PALE)
     return card(element("div", element("b", models)), table, about)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from slicewise.app.html.predict.page import PageInput, predict_page
 from slicewise.app.html.predict.sweep import sweep_models
 from slicewise.app.words import as_argument
+from slicewise.core.conditions import USUAL
 from slicewise.core.document import PredictionSet
 from slicewise.flows.devices import device
 from slicewise.flows.predict import PredictOptions
@@ -52,6 +53,8 @@ def command_line(
     for option, value in (("--precision", options.precision), ("--runtime", options.runtime)):
         if value is not None:
             words += [option, value]
+    if options.layout != USUAL.layout:
+        words += ["--layout", options.layout]
     words += _pairs("--dim", options.dims)
     words += _pairs(
         "--input", {name: "x".join(map(str, shape)) for name, shape in options.inputs.items()}

@@ -39,6 +39,7 @@ from slicewise.app.words import (
     grouped_notes,
     intervals_sentence,
     place,
+    runtime_words,
     subject,
 )
 from slicewise.core.cost import Estimate, Prediction
@@ -138,7 +139,8 @@ def _answer(made: Prediction) -> Html:
         element("strong", format_ms(latency.value)),
         " ",
         element("span", f"({_bounds_ms(latency)})", class_="interval"),
-        f" for a batch of {made.batch} on {place(made)}, in {made.precision} with {made.runtime}.",
+        f" for a batch of {made.batch} on {place(made)}, in {made.precision} with"
+        f" {runtime_words(made)}.",
         class_="answer",
     )
 
@@ -179,7 +181,7 @@ def _models(models: Sequence[ModelInfo], predictions: Sequence[Prediction]) -> H
         + f"{format_scaled(model.parameters)} parameters"
         for model in models[:6]
     )
-    runs = " / ".join(dict.fromkeys(f"{m.precision} with {m.runtime}" for m in predictions))
+    runs = " / ".join(dict.fromkeys(f"{m.precision} with {runtime_words(m)}" for m in predictions))
     runs = f"{runs}. " if len(predictions) > 1 else ""
     return sentence(f"{sizes}. {runs}{intervals_sentence(predictions)}", style="under")
 

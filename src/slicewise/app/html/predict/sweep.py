@@ -59,7 +59,12 @@ def _sweep(
         optional_dims=frozenset(options.dims),
     )
     # The graph is bound already; nobody asked for these, so that `strict` does not refuse them.
-    bare = PredictOptions(precision=options.precision, runtime=options.runtime, card=options.card)
+    bare = PredictOptions(
+        precision=options.precision,
+        runtime=options.runtime,
+        card=options.card,
+        layout=options.layout,
+    )
     for batch in BATCHES:
         if any(made.batch == batch for made in known):
             continue

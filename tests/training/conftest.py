@@ -1,0 +1,6 @@
+"""Make the `training` package, which is not installed, importable from the repository root."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
