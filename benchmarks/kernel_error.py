@@ -50,7 +50,9 @@ Mask = NDArray[np.bool_]
 SEEDS = (0, 1)
 MODELS = Settings(epochs=30, batch=512, forget=0.1, dropout=0.0)
 CONV = Settings(epochs=30, batch=256, forget=1.0, huber=1.0, dropout=0.0)
-GEMM = Settings(epochs=10, batch=512, forget=1.0, dropout=0.0)
+GEMM = Settings(
+    epochs=20, batch=512, learning_rate=1e-2, weight_decay=0.1, forget=1.0, dropout=0.0
+)  # fmt: skip
 METHODS = ("sum", "overlapping")
 
 CONV_GPUS: Mapping[str, str] = {
