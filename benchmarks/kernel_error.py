@@ -362,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     folder = WORK.parent / "kernel_error"
+    folder.mkdir(parents=True, exist_ok=True)
     for part in given.parts:
         started = time.perf_counter()
         tables = PARTS[part]()

@@ -16,139 +16,30 @@ Needs the measured data ($SLICEWISE_DATA), `training/graphs`, lightgbm and torch
 """
 
 import argparse
-import os
+import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.baselines import sage
-from benchmarks.baselines.cases import (
-    FOLD_KINDS,
-    FOLDS,
-    Cases,
-    cases_of,
-    part_of,
-    save,
-    saved,
+from benchmarks.baselines.cases import FOLD_KINDS, FOLDS, Cases, part_of
+from benchmarks.baselines.methods import (
+    METHODS,
+    NETWORK,
+    TRIED,
+    WORK,
+    Method,
+    Options,
+    cases_of_all,
 )
-from benchmarks.baselines.own_roofline import roofline_s
-from benchmarks.baselines.trees import boosted, boosted_by_file
 from benchmarks.tables import markdown, write_result
 from slicewise.core.whole_file import whole_file
 
 Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-WORK = Path(os.environ.get("SLICEWISE_TRAINING", "build/training")) / "baselines"
-CASES = WORK / "cases.npz"
-OWN = WORK / "own_roofline.npz"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a run may change: CPU seconds of a network's fold, and the seed."""
-
-    cpu_seconds: float
-    seed: int
-
-
-Method = Callable[[Cases, Mask, Options], Floats]
-"""Learns from the rows that are not held out; returns the seconds of those that are."""
-
-
-def _scalars(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    features = np.concatenate([cases.scalars, cases.where], axis=1)
-    made = boosted(features, np.log(cases.measured_s / cases.batch), held_out, seed=options.seed)
-    return np.asarray(np.exp(made) * cases.batch[held_out])
-
-
-def _scalars_by_file(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    target = np.log(cases.measured_s / cases.batch)
-    made = boosted_by_file(
-        cases.scalars, target, held_out, file=cases.source_file, seed=options.seed
-    )
-    return np.asarray(np.exp(made) * cases.batch[held_out])
-
-
-def _pooled(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    features = np.concatenate([cases.scalars, cases.pooled, cases.where], axis=1)
-    target = np.log(cases.measured_s / cases.roofline_s)
-    made = boosted(features, target, held_out, seed=options.seed)
-    return np.asarray(np.exp(made) * cases.roofline_s[held_out])
-
-
-def _pooled_by_file(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    features = np.concatenate([cases.scalars, cases.pooled], axis=1)
-    target = np.log(cases.measured_s / cases.roofline_s)
-    made = boosted_by_file(features, target, held_out, file=cases.source_file, seed=options.seed)
-    return np.asarray(np.exp(made) * cases.roofline_s[held_out])
-
-
-def _roofline(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    made = cases.roofline_s.copy()
-    for file in cases.files:
-        its = cases.source_file == file
-        known = its & ~held_out
-        made[its] *= np.median(cases.measured_s[known] / cases.roofline_s[known])
-    return made[held_out]
-
-
-def _slicewise(cases: Cases, held_out: Mask, options: Options) -> Floats:
-    """Nothing is learned, so that what is held out does not matter; made once."""
-    if not OWN.exists():
-        from training.gather import samples
-        from training.graphs import kept
-
-        made = roofline_s(samples("timm").rows, cases.key.tolist(), kept())
-        with whole_file(OWN) as file:
-            np.savez(file, predicted_s=made)
-    with np.load(OWN) as arrays:
-        return np.asarray(arrays["predicted_s"][held_out], dtype=np.float64)
-
-
-# Width, rate and graphs a step: the best of `choose`.
-NETWORK = sage.Settings(hidden=128, rate=1e-3, graphs=16)
-
-
-def _network(target: str) -> Method:
-    def made(cases: Cases, held_out: Mask, options: Options) -> Floats:
-        settings = replace(
-            NETWORK, target=target, cpu_seconds=options.cpu_seconds, seed=options.seed
-        )
-        predicted, steps = sage.predict_held_out(cases, held_out, settings)
-        sys.stderr.write(f"{steps} steps\n")
-        return predicted
-
-    return made
-
-
-METHODS: Mapping[str, tuple[str, Method]] = {
-    "scalars-by-file": ("trees on scalars, a model for each file", _scalars_by_file),
-    "scalars": ("trees on scalars, one model", _scalars),
-    "pooled-by-file": ("trees on pooled operators, a model for each file", _pooled_by_file),
-    "pooled": ("trees on pooled operators, one model", _pooled),
-    "dippm-ms": ("DIPPM's network, as described", _network("ms")),
-    "dippm": ("DIPPM's network, logarithm of time an image", _network("log")),
-    "roofline": ("roofline, one constant for each file", _roofline),
-    "slicewise-roofline": ("slicewise's roofline, nothing fitted here", _slicewise),
-}
-"""Name -> how tables call it, and what it does."""
-
-
-def cases_of_all() -> Cases:
-    """Return the cases, made where they were not."""
-    if not CASES.exists():
-        from training.gather import samples
-        from training.graphs import kept
-
-        save(cases_of(samples("timm"), kept()), CASES)
-    return saved(CASES)
 
 
 def train(methods: Sequence[str], options: Options, processes: int) -> None:
@@ -167,10 +58,10 @@ def train(methods: Sequence[str], options: Options, processes: int) -> None:
 
 def _job(job: tuple[str, str, int, Options]) -> str:
     name, kind, fold, options = job
-    cases = saved(CASES)
+    cases = cases_of_all()
     held_out = cases.fold(kind) == fold
     start = time.process_time()
-    predicted_s = METHODS[name][1](cases, held_out, options)
+    predicted_s = METHODS[name][1].predict(cases, held_out, options)
     cpu_s = time.process_time() - start
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +116,7 @@ def held_out_of(method: str, kind: str) -> HeldOut:
 
 def write_tables() -> None:
     """Write the tables of the methods that were trained."""
-    cases = saved(CASES)
+    cases = cases_of_all()
     files = cases.files
     names = [name for name in METHODS if (WORK / name).is_dir()]
     made = {kind: {name: held_out_of(name, kind) for name in names} for kind in FOLD_KINDS}
@@ -275,25 +166,24 @@ def _percent(part: float) -> str:
 
 
 def choose(options: Options, processes: int) -> None:
-    """Try settings of the network inside the training rows of family fold 0; fold 1 judges."""
+    """Try settings inside the training rows of family fold 0."""
     cases = cases_of_all()
-    tried = [
-        replace(NETWORK, hidden=hidden, rate=rate, cpu_seconds=options.cpu_seconds)
-        for hidden in (64, 128, 256, 512)
-        for rate in (1e-3,)
-    ]
-    tried += [replace(tried[1], rate=3e-3), replace(tried[1], graphs=4)]
     inner = part_of(cases, cases.family_fold != 0)
     with ProcessPoolExecutor(processes) as pool:
-        for told in pool.map(_try, [inner] * len(tried), tried):
-            sys.stderr.write(f"{told}\n")
+        jobs = [pool.submit(_try, inner, method, folds, options) for _, method, folds in TRIED]
+        for (name, _, _), job in zip(TRIED, jobs, strict=True):
+            sys.stderr.write(f"{name}: {job.result()}\n")
 
 
-def _try(cases: Cases, settings: sage.Settings) -> str:
-    held_out = cases.family_fold == 1
-    predicted_s, steps = sage.predict_held_out(cases, held_out, settings)
-    error = np.abs(predicted_s / cases.measured_s[held_out] - 1)
-    return f"{settings}: {error.mean():.1%} / {np.median(error):.1%}, {steps} steps"
+def _try(cases: Cases, method: Method, folds: Sequence[int], options: Options) -> str:
+    judged = np.isin(cases.family_fold, folds)
+    made = np.zeros(len(judged))
+    for fold in folds:
+        held_out = cases.family_fold == fold
+        made[held_out] = method.predict(cases, held_out, options)
+    error = np.abs(made[judged] / cases.measured_s[judged] - 1)
+    mean, median = HeldOut(cases.source_file[judged], error, 0.0).of_files(cases.files)
+    return f"{_percent(mean)} / {_percent(median)}"
 
 
 def main() -> None:
@@ -308,6 +198,7 @@ def main() -> None:
     unknown = sorted(set(given.methods) - set(METHODS))
     if unknown:
         parser.error(f"no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     options = Options(given.cpu_seconds, given.seed)
     if given.what == "choose":
         choose(options, given.processes)

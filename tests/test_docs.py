@@ -58,7 +58,7 @@ def workplace(
         assert example is not None
         (tmp_path / name).write_text(example[1])
     guide = (ROOT / "docs" / "how-to" / "new-device.md").read_text()
-    for name, start in (("rtx-5075.toml", "toml\n"), ("three.yaml", "yaml\n(?=name: three)")):
+    for name, start in (("rtx-5075.toml", "toml\n"), ("one.yaml", "yaml\n(?=name: one)")):
         example = re.search(rf"```{start}(.*?)```", guide, flags=re.DOTALL)
         assert example is not None
         (tmp_path / name).write_text(example[1])

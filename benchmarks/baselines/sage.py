@@ -13,6 +13,7 @@ the time given. `target` is 'ms' as described (milliseconds, outputs through -lo
 (logarithm of the time an image, which a relative error wants).
 """
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from benchmarks.baselines.chain import WIDTH
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+_log = logging.getLogger(__name__)
 
 BLOCKS, LAYERS_A_BLOCK = 3, 2
 DENSE, DENSE_LAYERS = 512, 3
@@ -65,8 +68,8 @@ class _Inputs:
     rows: list[list[int]]
 
 
-def predict_held_out(cases: Cases, held_out: Mask, settings: Settings) -> tuple[Floats, int]:
-    """Return the predicted seconds of the held-out rows, and how many steps were made.
+def predict_held_out(cases: Cases, held_out: Mask, settings: Settings) -> Floats:
+    """Return the predicted seconds of the held-out rows, learned from the others.
 
     Trains for `cpu_seconds` of this process, schedule included; steps, and so the result, depend
     on the machine.
@@ -85,7 +88,8 @@ def predict_held_out(cases: Cases, held_out: Mask, settings: Settings) -> tuple[
         for graphs in _batches(range(len(everything.rows)), everything, 64):
             out, rows = _outputs(network, everything, graphs, settings.target)
             made[rows] = out.numpy()
-    return scale.seconds(made, cases)[held_out], steps
+    _log.info("%d steps of %d graphs", steps, settings.graphs)
+    return scale.seconds(made, cases)[held_out]
 
 
 @dataclass(frozen=True, slots=True)
