@@ -146,10 +146,10 @@ def write_tables() -> None:
         title="Baselines of the learned predictor on timm's rows",
         command="python -m benchmarks.predictor_baselines train",
         words=f"{len(cases.batch)} rows of {len(cases.starts) - 1} graphs in {len(files)} files,"
-        " five folds, a fold held out of all files at once; percent, mean over the files. A"
-        f" network is {NETWORK.hidden} wide (chosen by `choose`, inside the training rows of"
-        " family fold 0, for the CPU time given), nodes are those of one image, and one-hots of"
-        " the file stand beside DIPPM's five figures. The slicewise roofline was fitted by hand"
+        " five folds, a fold held out of all files at once; percent, mean over the files. Settings"
+        " of the trees were chosen inside the training rows of family fold 0, which are judged in"
+        f" other folds: not nested. Networks, where shown, are {NETWORK.hidden} wide, untuned; the"
+        " slicewise roofline, where shown, was fitted by hand"
         " to open rows of other graphs of the same files: nothing is held out from it.",
         columns=heads,
         rows=rows,
