@@ -56,3 +56,18 @@ def test_a_layout_or_version_that_cannot_be_raises_before_any_work(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         explore([light("squeezenet")], devices=["t4"], options=options)
+
+
+def test_a_sweep_with_the_roofline_predictor_learns_nothing(light: Light) -> None:
+    def sources(predictor: str) -> set[str]:
+        options = ExploreOptions(runtimes=["torch-eager"], predictor=predictor)
+        found = explore([light("resnet50")], devices=["rtx-3090"], batches=[8], options=options)
+        return {point.prediction.source for point in found.points if point.prediction is not None}
+
+    (plain,), (learned,) = sources("roofline"), sources("learned")
+    assert plain.startswith("roofline") and learned.startswith("network")
+
+
+def test_an_unknown_predictor_raises_before_any_work(light: Light) -> None:
+    with pytest.raises(UsageError, match="predictor 'learnt' is unknown"):
+        explore([light("squeezenet")], devices=["t4"], options=ExploreOptions(predictor="learnt"))

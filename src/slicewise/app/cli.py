@@ -185,6 +185,7 @@ def explore(
         typer.Option(metavar="SIZE", help="Keep larger points out of the front, as in 20GiB."),
     ] = None,
     card: CardOption = None,
+    predictor: PredictorOption = "learned",
     csv: Annotated[
         Path | None,
         typer.Option("--csv", metavar="FILE", help="Write one row for each point here."),
@@ -218,7 +219,7 @@ def explore(
     given = ExploreArguments(
         models, device or (), batch or (), precision or (), runtime or (), layout or (),
         inputs or (), dim or (), batch_axis or (), pareto or (), latency_ms, memory_limit,
-        per_model, card, workers, fresh, csv, output, html,
+        per_model, card, predictor, workers, fresh, csv, output, html,
     )  # fmt: skip
     with progress_shown(quiet=as_json) as progress:
         result = run_sweep(given, progress=progress, say=lambda words: typer.echo(words, err=True))

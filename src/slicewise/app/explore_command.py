@@ -44,6 +44,7 @@ class ExploreArguments:
     memory_limit: str | None
     per_model: bool
     card: str | None
+    predictor: str
     workers: int | None
     fresh: bool
     csv: Path | None
@@ -135,6 +136,7 @@ def _options(given: ExploreArguments) -> ExploreOptions:
         memory_limit_bytes=limit_bytes,
         per_model=given.per_model,
         card=given.card,
+        predictor=given.predictor,
         layouts=options.parse_names("--layout", given.layouts, "nchw,nhwc") or [USUAL.layout],
     )
 

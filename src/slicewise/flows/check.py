@@ -19,7 +19,7 @@ from slicewise.flows.measure import (
     part_of,
     target_here,
 )
-from slicewise.flows.predict import PredictOptions, predict_many, ready_graph
+from slicewise.flows.predict import DEFAULT_PREDICTOR, PredictOptions, predict_many, ready_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,15 @@ def check(
     batch: SupportsIndex | None = None,
     options: MeasureOptions | None = None,
     card: str | None = None,
+    predictor: str = DEFAULT_PREDICTOR,
     keep: bool = True,
     store: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Check:
     """Return prediction and measurement of a model on this machine, explained by operators.
 
-    `card` is that of `PredictOptions`. `MeasureError` where the model could not be measured.
+    `card` and `predictor` are those of `PredictOptions`. `MeasureError` where the model could not
+    be measured.
 
     >>> from slicewise.core.measurement import Protocol
     >>> quick = MeasureOptions(threads=1, protocol=Protocol(min_samples=3, budget_s=0.1))
@@ -115,7 +117,9 @@ def check(
         raise MeasureError(
             f"{measured.model} could not be measured: {measured.outcome}: {measured.error}"
         )
-    predicted = predict_like(model, measured, options=asked, device=device, card=card)
+    predicted = predict_like(
+        model, measured, options=asked, device=device, card=card, predictor=predictor
+    )
     kinds, notes = _by_kind(predicted, measured.nodes)
     assert measured.latency_ms is not None
     told_ms = sum(node.latency_ms for node in measured.nodes)
@@ -157,6 +161,7 @@ def predict_like(
     options: MeasureOptions,
     device: str | None,
     card: str | None = None,
+    predictor: str = DEFAULT_PREDICTOR,
 ) -> Prediction:
     """Return the prediction of the case that a measurement was taken of."""
     part = part_of(target_here(device).device, measured)
@@ -167,6 +172,7 @@ def predict_like(
         inputs=options.inputs,
         batch_axes=options.batch_axes,
         card=card,
+        predictor=predictor,
     )
     found = predict_many([model], devices=[part], batches=[measured.batch], options=asked)
     return found.predictions[0]

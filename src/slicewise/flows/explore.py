@@ -33,7 +33,13 @@ from slicewise.core.plugins import did_you_mean
 from slicewise.core.precision import Precision
 from slicewise.flows.load import ModelLike, positive
 from slicewise.flows.pareto import costs_of, front_of
-from slicewise.flows.predict import DeviceLike, cards_of, target_named, told_apart
+from slicewise.flows.predict import (
+    DEFAULT_PREDICTOR,
+    DeviceLike,
+    cards_of,
+    target_named,
+    told_apart,
+)
 from slicewise.flows.sweep import Portion, Sweep, lost_group, portions_of, run_portion
 
 _Named = TypeVar("_Named")
@@ -47,7 +53,8 @@ class ExploreOptions:
     version, as in 'torch-eager@2.4'. `layouts` are the memory formats of images. `objectives` are
     latency, throughput, energy and memory, or some of them. Points over `latency_limit_ms` or
     `memory_limit_bytes` stay out of the front; `per_model` makes one front for each model. `card`
-    is the path of a device card, 'none' for none; None takes what `calibrate` kept.
+    is the path of a device card, 'none' for none; None takes what `calibrate` kept; `predictor` is
+    that of `PredictOptions`.
 
     >>> options = ExploreOptions(precisions=["fp32", "fp16"], objectives=["latency", "memory"])
     >>> found = explore([model], devices=["t4"], options=options)
@@ -66,6 +73,7 @@ class ExploreOptions:
     per_model: bool = False
     card: str | None = None
     layouts: Sequence[str] = ("nchw",)
+    predictor: str = DEFAULT_PREDICTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +178,13 @@ def _resolve(
     asked: ExploreOptions,
 ) -> Sweep:
     """Return the sweep with every name looked up; the mistakes that concern all of it raise."""
+    from slicewise.predict._base import load_predictor
     from slicewise.predict.runtimes import runtime_named
 
     for precision in asked.precisions:
         if precision is not None:
             Precision.named(precision)
+    load_predictor(asked.predictor)
     runtimes = [None if each is None else runtime_choice(each) for each in asked.runtimes]
     for choice in runtimes:
         if choice is not None:
@@ -193,6 +203,7 @@ def _resolve(
         inputs=dict(asked.inputs),
         batch_axes=dict(asked.batch_axes),
         cards=cards_of([target.whole for target in targets], asked.card),
+        predictor=asked.predictor,
     )
 
 

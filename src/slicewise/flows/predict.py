@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DeviceLike = str | Device
 # Of a graph that has no source to ask.
 DEFAULT_RUNTIME = "onnxruntime"
+DEFAULT_PREDICTOR = "learned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class PredictOptions:
     strict: bool = False
     card: str | None = None
     layout: str = "nchw"
-    predictor: str = "learned"
+    predictor: str = DEFAULT_PREDICTOR
 
 
 def predict(

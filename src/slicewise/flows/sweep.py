@@ -22,7 +22,12 @@ from slicewise.core.graph import Graph
 from slicewise.core.notes import Note
 from slicewise.flows.cached_load import is_slow_to_read, package_versions
 from slicewise.flows.load import load
-from slicewise.flows.predict import PredictOptions, describe, predict_where_possible
+from slicewise.flows.predict import (
+    DEFAULT_PREDICTOR,
+    PredictOptions,
+    describe,
+    predict_where_possible,
+)
 
 if TYPE_CHECKING:
     from slicewise.predict.correction import Card
@@ -44,6 +49,7 @@ class Sweep:
     inputs: Mapping[str, Sequence[int]]
     batch_axes: Mapping[str, int | None]
     cards: "Mapping[str, Card]" = field(default_factory=dict)
+    predictor: str = DEFAULT_PREDICTOR
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
@@ -131,7 +137,9 @@ def lost_group(sweep: Sweep, index: int, error: Exception) -> GroupOutcome:
 def _asked(sweep: Sweep) -> Iterator[PredictOptions]:
     """Yield what the devices of a group are predicted with, in the order of the columns."""
     for precision, runtime, layout in product(sweep.precisions, sweep.runtimes, sweep.layouts):
-        yield PredictOptions(precision=precision, runtime=runtime, layout=layout)
+        yield PredictOptions(
+            precision=precision, runtime=runtime, layout=layout, predictor=sweep.predictor
+        )
 
 
 def _predict(

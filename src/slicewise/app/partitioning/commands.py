@@ -15,6 +15,7 @@ from slicewise.app.arguments import (
     Inputs,
     Output,
     PrecisionOption,
+    PredictorOption,
     RuntimeOption,
     Strict,
 )
@@ -130,6 +131,7 @@ def partition(
     dim: Dims = None,
     batch_axis: BatchAxes = None,
     card: CardOption = None,
+    predictor: PredictorOption = "learned",
     between_layers: Annotated[
         bool,
         typer.Option("--between-layers", help="Cut between the repeated layers of a model only."),
@@ -239,6 +241,7 @@ def partition(
             inputs=options.parse_inputs(inputs or []),
             batch_axes=options.parse_batch_axes(batch_axis or []),
             card=card,
+            predictor=predictor,
         ),
     )
     with progress_shown(quiet=as_json) as progress:

@@ -8,7 +8,7 @@ from slicewise.app.words import as_argument
 from slicewise.core.conditions import USUAL
 from slicewise.core.document import PredictionSet
 from slicewise.flows.devices import device
-from slicewise.flows.predict import PredictOptions
+from slicewise.flows.predict import DEFAULT_PREDICTOR, PredictOptions
 
 
 def encode_page(
@@ -55,6 +55,10 @@ def command_line(
             words += [option, value]
     if options.layout != USUAL.layout:
         words += ["--layout", options.layout]
+    if options.predictor != DEFAULT_PREDICTOR:
+        words += ["--predictor", options.predictor]
+    if options.card is not None:
+        words += ["--card", options.card]
     words += _pairs("--dim", options.dims)
     words += _pairs(
         "--input", {name: "x".join(map(str, shape)) for name, shape in options.inputs.items()}

@@ -64,6 +64,7 @@ def _sweep(
         runtime=options.runtime,
         card=options.card,
         layout=options.layout,
+        predictor=options.predictor,
     )
     for batch in BATCHES:
         if any(made.batch == batch for made in known):
