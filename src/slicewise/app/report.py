@@ -123,10 +123,10 @@ def _prediction_table(predictions: Sequence[Prediction], width: int) -> Renderab
     runs = sorted({f"{made.precision} with {runtime_words(made)}" for made in predictions})
     legend = {"of peak": "share of peak arithmetic", "full": "saturation, 100 % = no idle units"}
     shown = [f"{c.head}: {legend[c.head]}." for c in columns if c.head in legend]
-    hidden = "" if len(columns) == len(_COLUMNS) else " A wider terminal shows more columns."
-    carded = dict.fromkeys(made.source for made in predictions if "card" in made.source)
-    named = f" Predicted by {', '.join(carded)}." if carded else ""
-    about = f"{', '.join(runs)}.{named} {' '.join(shown)}{hidden}"
+    hidden = "" if len(columns) == len(_COLUMNS) else "A wider terminal shows more columns."
+    by = dict.fromkeys(made.source for made in predictions)
+    named = f"Predicted by {', '.join(by)}."
+    about = " ".join(word for word in (f"{', '.join(runs)}.", named, *shown, hidden) if word)
     return Group(table, Text(about, style="dim"))
 
 
