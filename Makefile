@@ -55,6 +55,9 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.light_cnns
 	$(BIN)/python -m benchmarks.start_up
 	$(BIN)/python -m benchmarks.slice_rule
+	$(BIN)/python -m benchmarks.smallest_slice
+	$(BIN)/python -m benchmarks.slice_constants
+	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.roofline_error
 	$(BIN)/python -m benchmarks.torch_macs
 	$(BIN)/python -m benchmarks.torch_load

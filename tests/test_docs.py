@@ -62,6 +62,17 @@ def workplace(
         example = re.search(rf"```{start}(.*?)```", guide, flags=re.DOTALL)
         assert example is not None
         (tmp_path / name).write_text(example[1])
+    guide = (ROOT / "docs" / "how-to" / "fit.md").read_text()
+    example = re.search(r"```csv\n(.*?)```", guide, flags=re.DOTALL)
+    assert example is not None
+    (tmp_path / "full.csv").write_text(example[1])
+    guide = (ROOT / "docs" / "how-to" / "pack.md").read_text()
+    names = ("workloads.yaml", "more.yaml", "measured.yaml")
+    texts = re.findall(r"```yaml\n(.*?)```", guide, flags=re.DOTALL)
+    for name, text in zip(names, texts, strict=True):
+        (tmp_path / name).write_text(text)
+    (text,) = re.findall(r"```csv\n(.*?)```", guide, flags=re.DOTALL)
+    (tmp_path / "resnet50.csv").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL", str(light("resnet50")))
     return tmp_path
@@ -74,6 +85,7 @@ STORIES = [
     ROOT / "docs/how-to/new-device.md",
     ROOT / "docs/how-to/keep-records.md",
     ROOT / "docs/how-to/partition.md",
+    ROOT / "docs/how-to/pack.md",
 ]
 
 
@@ -115,6 +127,8 @@ def _run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         "README.md",
         "docs/how-to/explore.md",
+        "docs/how-to/fit.md",
+        "docs/how-to/pack.md",
         "docs/how-to/pytorch.md",
         "docs/tutorial/choose-a-device.md",
     ],

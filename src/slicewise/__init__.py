@@ -33,10 +33,17 @@ if TYPE_CHECKING:
     from slicewise.core.notes import Note
     from slicewise.flows.calibrate import calibrate
     from slicewise.flows.check import check
+    from slicewise.flows.collocate import CollocateResult, collocate
     from slicewise.flows.devices import device, devices
     from slicewise.flows.explore import ExploreOptions, explore
+    from slicewise.flows.fit import FitOptions, fit, fit_many
+    from slicewise.flows.fitting.result import FitResult, FitSet
     from slicewise.flows.load import load
     from slicewise.flows.measure import MeasureOptions, measure
+    from slicewise.flows.pack import pack
+    from slicewise.flows.packing.options import PackOptions
+    from slicewise.flows.packing.result import PackResult
+    from slicewise.flows.packing.workload import WorkloadSpec
     from slicewise.flows.partition import partition, partition_curve
     from slicewise.flows.partitioning.options import PartitionOptions
     from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
@@ -44,12 +51,16 @@ if TYPE_CHECKING:
     from slicewise.flows.support import support
 
 __all__ = [
+    "CollocateResult",
     "Device",
     "DeviceError",
     "Estimate",
     "Exploration",
     "ExploreOptions",
     "ExploredPoint",
+    "FitOptions",
+    "FitResult",
+    "FitSet",
     "Graph",
     "MeasureError",
     "MeasureOptions",
@@ -60,6 +71,8 @@ __all__ = [
     "Node",
     "NodeEstimate",
     "Note",
+    "PackOptions",
+    "PackResult",
     "PartitionCurve",
     "PartitionOptions",
     "PartitionResult",
@@ -73,14 +86,19 @@ __all__ = [
     "Tensor",
     "UsageError",
     "Work",
+    "WorkloadSpec",
     "__version__",
     "calibrate",
     "check",
+    "collocate",
     "device",
     "devices",
     "explore",
+    "fit",
+    "fit_many",
     "load",
     "measure",
+    "pack",
     "partition",
     "partition_curve",
     "predict",
@@ -89,12 +107,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "CollocateResult": "flows.collocate",
     "Device": "core.device",
     "DeviceError": "core.errors",
     "Estimate": "core.cost",
     "Exploration": "core.exploration",
     "ExploreOptions": "flows.explore",
     "ExploredPoint": "core.exploration",
+    "FitOptions": "flows.fit",
+    "FitResult": "flows.fitting.result",
+    "FitSet": "flows.fitting.result",
     "Graph": "core.graph",
     "MeasureError": "core.errors",
     "MeasureOptions": "flows.measure",
@@ -105,6 +127,8 @@ _HOME = {
     "Node": "core.graph",
     "NodeEstimate": "core.cost",
     "Note": "core.notes",
+    "PackOptions": "flows.packing.options",
+    "PackResult": "flows.packing.result",
     "PartitionCurve": "flows.partitioning.result",
     "PartitionOptions": "flows.partitioning.options",
     "PartitionResult": "flows.partitioning.result",
@@ -118,13 +142,18 @@ _HOME = {
     "Tensor": "core.graph",
     "UsageError": "core.errors",
     "Work": "core.cost",
+    "WorkloadSpec": "flows.packing.workload",
     "calibrate": "flows.calibrate",
     "check": "flows.check",
+    "collocate": "flows.collocate",
     "device": "flows.devices",
     "devices": "flows.devices",
     "explore": "flows.explore",
+    "fit": "flows.fit",
+    "fit_many": "flows.fit",
     "load": "flows.load",
     "measure": "flows.measure",
+    "pack": "flows.pack",
     "partition": "flows.partition",
     "partition_curve": "flows.partition",
     "predict": "flows.predict",

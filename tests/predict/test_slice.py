@@ -11,8 +11,16 @@ from slicewise.core.device import Device
 from slicewise.core.errors import DeviceError
 from slicewise.core.notes import Note
 from slicewise.core.precision import PRECISIONS, DType
+from slicewise.hardware.catalogue import find_device
 from slicewise.predict.roofline import predict_roofline
-from slicewise.predict.slice import scale, slowdown
+from slicewise.predict.slice import (
+    BANDWIDTH_EXPONENT,
+    Busy,
+    compute_share,
+    saturated_slowdown,
+    scale,
+    slowdown,
+)
 from slicewise.testing.predictors import as_graph, pointwise, product, tiny_gpu, works
 
 fractions = st.floats(0.05, 1.0)
@@ -65,12 +73,69 @@ def test_on_a_slice_nodes_and_host_still_add_up_exactly(
 def test_a_part_is_never_faster_than_its_own_roofline(
     nodes: tuple[NodeWork, ...], compute: float, bandwidth: float
 ) -> None:
+    """Full work on a part slows at least as what it has more of: units or bandwidth."""
     made = _predict(nodes)
     busy_ms = (made.latency_ms.value - made.host_ms) * slowdown(made, compute, bandwidth)
-    floor_ms = sum(
-        max(node.compute_ms / compute, node.memory_ms / bandwidth) for node in made.nodes
+    floor_ms = sum(max(node.compute_ms, node.memory_ms) for node in made.nodes)
+    assert busy_ms >= floor_ms / max(compute, bandwidth) * (1 - 1e-9)
+
+
+@given(fractions, fractions, st.floats(0.0, 1.0))
+def test_full_work_slows_between_what_its_units_and_its_bandwidth_do(
+    compute: float, bandwidth: float, share: float
+) -> None:
+    slow = saturated_slowdown(compute, bandwidth, share)
+    ends = (1 / compute, bandwidth**-BANDWIDTH_EXPONENT)
+    assert min(ends) * (1 - 1e-9) <= slow <= max(ends) * (1 + 1e-9)
+
+
+@given(st.floats(1e-3, 1e4), st.floats(0.0, 1.0), st.floats(1.0, 10.0))
+def test_launches_and_work_are_what_takes_the_busy_time(
+    busy_ms: float, saturation: float, slow: float
+) -> None:
+    busy = Busy.of(busy_ms, saturation)
+    assert busy.on(1.0) == pytest.approx(busy_ms, rel=1e-6)
+    assert busy_ms * (1 - 1e-6) <= busy.on(slow) <= busy_ms * slow * (1 + 1e-6)
+
+
+def test_equal_bandwidth_brings_3g_and_4g_closer_than_their_units() -> None:
+    card = find_device("a100-sxm4-80gb")
+    graph, work = as_graph((product(65536, 4096, 4096),))
+    made = predict_roofline(graph, work, card, precision=PRECISIONS["tf32"], runtime="torch-eager")
+    three, four = (
+        scale(made, card.slice(name)).latency_ms.value for name in ("3g.40gb", "4g.40gb")
     )
-    assert busy_ms >= floor_ms * (1 - 1e-9)
+    assert 1.05 < three / four < 4 / 3
+
+
+def test_a_slice_with_double_memory_helps_what_streams_and_has_more_units_on_hopper() -> None:
+    streams, computes = (pointwise(1 << 28),), (product(65536, 4096, 4096),)
+    ratios = {}
+    for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"):
+        card = find_device(name)
+        for nodes in (streams, computes):
+            graph, work = as_graph(nodes)
+            made = predict_roofline(
+                graph, work, card, precision=PRECISIONS["tf32"], runtime="torch-eager"
+            )
+            one, double = (
+                scale(made, card.slice(each)).latency_ms.value for each in ("1g.10gb", "1g.20gb")
+            )
+            ratios[name, nodes is streams] = one / double
+    assert ratios["a100-sxm4-80gb", True] == pytest.approx(2.0, rel=0.1)
+    assert 1.0 < ratios["a100-sxm4-80gb", False] < 1.3
+    # 26 of 132 SMs against 16
+    assert ratios["h100-sxm5-80gb", False] == pytest.approx(26 / 16, rel=0.15)
+
+
+def test_vector_arithmetic_follows_the_units_more_than_matrix_arithmetic() -> None:
+    card = find_device("a100-sxm4-80gb")
+    vector, matrix, unknown = (
+        compute_share(card, dtype, reference=0.8) for dtype in (DType.FP32, DType.TF32, None)
+    )
+    assert vector > matrix == unknown == pytest.approx(0.8, abs=0.01)
+    assert compute_share(card.slice("1g.10gb"), DType.FP32, reference=0.8) == vector
+    assert compute_share(card, DType.FP4, reference=0.8) == 0.8
 
 
 def test_a_launch_bound_model_loses_nothing_on_a_slice() -> None:

@@ -37,6 +37,9 @@ from slicewise.app.partitioning.run_command import run_pipeline
 from slicewise.app.records_command import records_app
 from slicewise.app.show import progress as progress_shown
 from slicewise.app.show import show
+from slicewise.app.slicing.collocate_command import collocate
+from slicewise.app.slicing.fit_command import fit
+from slicewise.app.slicing.pack_command import pack
 from slicewise.core.errors import SlicewiseError, UsageError
 
 app = typer.Typer(
@@ -280,6 +283,9 @@ def devices(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One device, slice, share or file.")
     ] = None,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="Draw every way to cut the card into MIG slices.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the devices of the catalogue, or show one with its slices and sources."""
@@ -287,16 +293,38 @@ def devices(
     from slicewise.flows.devices import device, devices
 
     found = devices() if name is None else (device(name),)
+    if layouts:
+        from slicewise.app.slicing.layouts_report import check_sliceable
+
+        check_sliceable(found)
+
+    def document() -> documents.Json:
+        made = documents.devices_document(found)
+        if layouts:
+            from slicewise.app.slicing.layouts_report import with_layouts
+
+            made = with_layouts(made, found[0])
+        return made
 
     def report() -> None:
         from slicewise.app import report
 
-        made = report.devices_report(found) if name is None else report.device_report(found[0])
+        if layouts:
+            from slicewise.app.slicing.layouts_report import layouts_report
+
+            made = layouts_report(found[0])
+        else:
+            made = report.devices_report(found) if name is None else report.device_report(found[0])
         report.console().print(made)
 
-    show(lambda: documents.devices_document(found), report, as_json=as_json, output=None)
+    show(document, report, as_json=as_json, output=None)
 
 
+app.command(short_help="Find the smallest MIG slice on which a model meets a target.")(fit)
+app.command(short_help="Put many models on the fewest GPUs: slices, batches, processes, a bound.")(
+    pack
+)
+app.command(short_help="Compare ways for two models to share one GPU.")(collocate)
 app.command(short_help="Cut a model into pipeline stages, with a proof of how good the cut is.")(
     partition
 )

@@ -13,6 +13,8 @@ DISPLAYS = PluginTable(
     {
         "prediction": "slicewise.app.html.predict.card:prediction_card",
         "exploration": "slicewise.app.html.explore_card:exploration_card",
+        "fit": "slicewise.app.slicing.fit_card:fit_card",
+        "fits": "slicewise.app.slicing.fit_card:fits_card",
         "prediction set": "slicewise.app.html.predict.card:predictions_card",
     },
 )

@@ -65,8 +65,10 @@ class Target:
 class Fit:
     """One profile of a card judged for one model: does it fit, and why (not).
 
-    `profile` None is the whole card, un-sliced. `per_slice_per_s` is the rate for each compute
-    slice of the profile: what is best when no target is asked.
+    `profile` None is the whole card, un-sliced, or a share where `prediction.slice` says '40%'.
+    `per_slice_per_s` is the rate for each slice of the card that the part takes away from others:
+    what is best when no target is asked. `confidence` (0 to 1) is the probability that memory and
+    target hold, from the intervals of the prediction; `safety` is what was kept to spare.
     """
 
     profile: SliceProfile | None
@@ -74,6 +76,8 @@ class Fit:
     fits: bool
     reason: str
     per_slice_per_s: float
+    confidence: float = 1.0
+    safety: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

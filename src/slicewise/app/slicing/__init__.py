@@ -1,0 +1,1 @@
+"""The commands about slices: what they take, and how they show it."""

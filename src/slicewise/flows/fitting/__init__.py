@@ -1,0 +1,1 @@
+"""What `fit` is made of: sources of predictions, the search for the largest batch, results."""

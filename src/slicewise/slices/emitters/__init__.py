@@ -1,0 +1,1 @@
+"""A packing as files of others: mig-parted, Kubernetes, nvidia-smi, Triton. Texts only."""

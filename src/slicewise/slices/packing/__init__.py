@@ -1,0 +1,1 @@
+"""Many workloads on few GPUs, in numbers: material, patterns, prices, first fit, places."""

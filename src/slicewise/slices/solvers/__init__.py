@@ -1,0 +1,1 @@
+"""The door to ortools for packing: linear programs of GLOP, integer programs of CP-SAT."""
