@@ -40,11 +40,9 @@ class Overlapping(Slowdowns):
         for name in ("tiles", "read", "written", "weights"):
             self.theta.bias.data[BASIS.index(name)] = 0.0
 
-    def kernels_us(self, made: Tensor, conditions: Tensor, basis_us: Tensor) -> Tensor:
-        """Return the time of kernels; all three have one row for each."""
-        gain, shift = self.modulate(conditions).chunk(2, 1)
-        theta = self.theta(made * (1 + gain) + shift) + self.theta_condition(conditions)
-        times = torch.exp(theta.clamp(-12, 6)) * basis_us
+    def kernels_us(self, factors: Tensor, basis_us: Tensor) -> Tensor:
+        """Return the time of kernels, given theta and costs: one row of both for each."""
+        times = factors * basis_us
 
         def total(names: tuple[str, ...]) -> Tensor:
             return times[:, [BASIS.index(name) for name in names]].sum(1)

@@ -1,6 +1,6 @@
 """Errors of the learned predictor on rows that were held out: families, models, devices, sources.
 
-    python -m training.held family model device device-family     # trains, about an hour
+    python -m training.held family model device device-family     # trains, 70 CPU minutes
     python -m benchmarks.predictor_error                          # tables from what that kept
 
 Folds are the official ones; a fold is held out over all files and sources at once. Figures are
@@ -21,8 +21,16 @@ from slicewise.predict import fitting
 from slicewise.predict.features import CLASSES, FEATURES, ROOFLINE
 from slicewise.predict.operators import OperatorRows
 from training.fit import BASE, intervals, spread_of, unseen_intervals
-from training.gather import folder
-from training.held import FOLDS, GPUS, TIMM, Everything, everything, held_out
+from training.held import (
+    CHOSEN_ON,
+    FOLDS,
+    GPUS,
+    TIMM,
+    Everything,
+    everything,
+    held_out,
+    kept_path,
+)
 from training.model_rows import ModelRow
 
 Floats = NDArray[np.float64]
@@ -118,7 +126,7 @@ def _parts(gpu: str, protocol: str) -> tuple[NDArray[np.int64], Floats, Floats]:
         names = [f"{protocol}-{gpu}-{i}" for i in FOLDS]
     which, classes, host = [], [], []
     for name in names:
-        with np.load(folder() / "held" / f"{name}.npz") as file:
+        with np.load(kept_path(name)) as file:
             which.append(file["which"])
             classes.append(file["classes_us"])
             host.append(file["host_us"])
@@ -185,7 +193,9 @@ def main() -> int:
     goals: list[tuple[str, ...]] = [
         _scenario("unseen families", [mean_of_files(its, family, timm)]),
         _scenario("unseen (model, size)", [mean_of_files(its, model, timm)]),
-    ]
+        _scenario("unseen families, folds that no setting was chosen on",
+                  [mean_of_files(its, family, timm & ~np.isin(family_parts, CHOSEN_ON))]),
+    ]  # fmt: skip
     more: list[str] = []
     lines: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for protocol, words in (("device", ""), ("device-family", "; unseen families too")):

@@ -24,21 +24,22 @@ def as_onnx(networks: Sequence[Slowdowns]) -> onnx.ModelProto:
     """Return the networks as one model."""
     made = _Maker(networks)
     made.linear("first", made.scaled("context"), "hidden")
-    made.silu("hidden")
-    made.linear("second", "hidden_silu", "trunk")
-    made.silu("trunk")
+    made.curved("hidden")
+    made.linear("second", "hidden_made", "trunk")
+    made.curved("trunk")
     made.embedded()
     made.linear("condition", "told", "condition")
     made.silu("condition")
     made.linear("modulate", "condition_silu", "modulation")
     made.node("Split", ("modulation",), ("gain", "shift"), axis=-1)
-    made.node("Mul", ("trunk_silu", "gain"), ("amplified",))
-    made.node("Add", ("trunk_silu", "amplified"), ("larger",))
+    made.node("Mul", ("trunk_made", "gain"), ("amplified",))
+    made.node("Add", ("trunk_made", "amplified"), ("larger",))
     made.node("Add", ("larger", "shift"), ("modulated",))
     made.linear("theta", "modulated", "theta_own")
     made.linear("theta_condition", "condition_silu", "theta_told")
     made.node("Add", ("theta_own", "theta_told"), ("theta",))
-    made.node("Clip", ("theta", made.number("least", -12.0), made.number("most", 6.0)), ("clear",))
+    ends = made.number("least", -12.0), made.number("most", made.settings.largest)
+    made.node("Clip", ("theta", *ends), ("clear",))
     made.node("Exp", ("clear",), ("factor",))
     made.node("Mul", ("factor", "basis_us"), ("parts",))
     axis = made.constant("last", np.array([-1], dtype=np.int64))
@@ -58,6 +59,7 @@ class _Maker:
 
     def __init__(self, networks: Sequence[Slowdowns]) -> None:
         self.networks = networks
+        self.settings = networks[0].settings
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
@@ -83,7 +85,8 @@ class _Maker:
                        for each in ("mean", "scale"))  # fmt: skip
         self.node("Sub", (name, self.constant("mean", mean)), (f"{name}_centred",))
         self.node("Div", (f"{name}_centred", self.constant("scale", scale)), (f"{name}_even",))
-        ends = self.number("lowest", -6.0), self.number("highest", 6.0)
+        reach = self.settings.reach
+        ends = self.number("lowest", -reach), self.number("highest", reach)
         self.node("Clip", (f"{name}_even", *ends), (f"{name}_scaled",))
         return f"{name}_scaled"
 
@@ -97,9 +100,15 @@ class _Maker:
             bias = self.constant(f"{layer}_bias", self.stacked(layer, "bias")[:, None, :])
             self.node("Add", (product, bias), (target,))
 
-    def silu(self, name: str) -> None:
+    def silu(self, name: str, target: str = "") -> None:
         self.node("Sigmoid", (name,), (f"{name}_gate",))
-        self.node("Mul", (name, f"{name}_gate"), (f"{name}_silu",))
+        self.node("Mul", (name, f"{name}_gate"), (target or f"{name}_silu",))
+
+    def curved(self, name: str) -> None:
+        if self.settings.is_bounded:
+            self.node("Tanh", (name,), (f"{name}_made",))
+        else:
+            self.silu(name, f"{name}_made")
 
     def embedded(self) -> None:
         parts = []

@@ -5,10 +5,12 @@
 A protocol is a list of parts; in each, some rows are predicted by networks trained without them:
 `family` and `model` leave out a fold of the official folds, `device` one of the GPUs of timm's
 files, `device-family` both a GPU and a fold. Each part is kept as soon as it is done
-(`build/training/held`), and a part that is there is not done again.
+(`build/training/held`, under the settings and columns that it was done with), and a part that is
+there is not done again.
 """
 
 import argparse
+import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from slicewise.core.cost import Kind
 from slicewise.predict.context import CONTEXT
 from slicewise.predict.features import CLASSES
+from slicewise.predict.weights import schema_digest
 from training.gather import folder, joined, samples
 from training.network import (
     Inputs,
@@ -42,7 +45,13 @@ TIMM = "timm-results"
 KERNEL_WEIGHT = 0.3
 # Rows with more in them than the model are not trained on; copying a batch in is little of theirs.
 BEYOND = frozenset({"end-to-end", "training-mode"})
-SETTINGS = Settings(members=2)
+SETTINGS = Settings(
+    hidden=192, width=96, epochs=20, batch=128, dropout=0.1, is_bounded=True, reach=3.0,
+    largest=9.0, members=2,
+)  # fmt: skip
+"""Chosen on folds 0 and 1 of families (`CHOSEN_ON`) and fold 0 of models."""
+CHOSEN_ON = (0, 1)
+
 KERNELS = 20_000
 
 
@@ -110,8 +119,14 @@ def parts_of(protocol: str, its: Everything) -> Iterator[Part]:
         raise ValueError(f"protocol {protocol!r} is unknown")
 
 
+def kept_path(name: str, settings: Settings = SETTINGS, *, kernels: int = KERNELS) -> Path:
+    """Return where a part lies that was done with these settings and the columns of today."""
+    told = repr((settings, kernels, schema_digest())).encode()
+    return folder() / "held" / f"{name}-{hashlib.sha256(told).hexdigest()[:12]}.npz"
+
+
 def held_out(
-    protocol: str, its: Everything, settings: Settings = SETTINGS, *, tag: str = ""
+    protocol: str, its: Everything, settings: Settings = SETTINGS, *, kernels: int = KERNELS
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return each member's prediction in microseconds, nan for rows never held out, and the part
     in which a row was."""
@@ -119,7 +134,7 @@ def held_out(
     made = np.full((settings.members, count), np.nan)
     part_of = np.full(count, -1)
     for number, part in enumerate(parts_of(protocol, its)):
-        path = folder() / "held" / f"{part.name}{tag}.npz"
+        path = kept_path(part.name, settings, kernels=kernels)
         if not path.exists():
             _do(part, its, settings, path)
         with np.load(path) as file:
@@ -176,13 +191,12 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=SETTINGS.members)
     parser.add_argument("--epochs", type=int, default=SETTINGS.epochs)
     parser.add_argument("--kernels", type=int, default=KERNELS)
-    parser.add_argument("--tag", default="")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     its = everything(kernels=given.kernels)
     settings = replace(SETTINGS, members=given.members, epochs=given.epochs)
     for protocol in given.protocols:
-        held_out(protocol, its, settings, tag=given.tag)
+        held_out(protocol, its, settings, kernels=given.kernels)
 
 
 if __name__ == "__main__":

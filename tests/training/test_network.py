@@ -92,10 +92,12 @@ def test_the_same_seed_gives_the_same_network(samples: Samples) -> None:
     assert np.array_equal(one, two)
 
 
-def test_what_is_exported_computes_the_same(samples: Samples) -> None:
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_what_is_exported_computes_the_same(samples: Samples, is_bounded: bool) -> None:
     vocabulary = vocabulary_of(samples)
     inputs = inputs_of(samples, vocabulary)
-    networks = fit(inputs, np.arange(4), vocabulary, replace(SETTINGS, epochs=2))
+    settings = replace(SETTINGS, epochs=2, is_bounded=is_bounded, reach=2.0, largest=1.0)
+    networks = fit(inputs, np.arange(4), vocabulary, settings)
     session = onnxruntime.InferenceSession(as_onnx(networks).SerializeToString())
     for i in (0, 5, 11):
         its, start, end = samples.rows[i], *samples.starts[i : i + 2]
@@ -122,3 +124,44 @@ def test_a_device_never_seen_is_number_zero(samples: Samples) -> None:
     vocabulary = vocabulary_of(samples)
     assert vocabulary.device("t4") > 0
     assert vocabulary.device("never seen") == 0
+
+
+def test_theta_of_a_bounded_trunk_saturates_on_contexts_unlike_any(samples: Samples) -> None:
+    vocabulary = vocabulary_of(samples)
+    inputs = inputs_of(samples, vocabulary)
+    settings = replace(SETTINGS, epochs=2, is_bounded=True, reach=3.0)
+    (network,) = fit(inputs, np.arange(4), vocabulary, replace(settings, members=1))
+    odd = torch.randn(64, inputs.contexts.shape[1], generator=torch.manual_seed(0))
+    with torch.no_grad():
+        far, farther = (network.trunk(odd.sign() * size) for size in (1e3, 1e6))
+    assert torch.equal(far, farther)
+    assert far.abs().max() <= 1
+
+
+def test_theta_is_never_beyond_its_limit(samples: Samples) -> None:
+    vocabulary = vocabulary_of(samples)
+    inputs = inputs_of(samples, vocabulary)
+    settings = replace(SETTINGS, epochs=1, members=1, largest=-1.0)
+    (network,) = fit(inputs, np.arange(4), vocabulary, settings)
+    one = torch.zeros(1, dtype=torch.int64)
+    with torch.no_grad():
+        conditions = network.conditions(inputs.figures[:1], one, one, 0.0)
+        theta = network.factors(network.trunk(inputs.contexts[:1]), one, conditions, one)
+    assert theta.min() > 0
+    assert theta.max() == pytest.approx(np.exp(-1.0))
+
+
+def test_dropout_leaves_as_much_on_average_and_nothing_out_when_predicting(
+    samples: Samples,
+) -> None:
+    vocabulary = vocabulary_of(samples)
+    inputs = inputs_of(samples, vocabulary)
+    settings = replace(SETTINGS, epochs=1, members=1, dropout=0.25)
+    (network,) = fit(inputs, np.arange(4), vocabulary, settings)
+    with torch.no_grad():
+        ones = torch.ones(400, 500)
+        assert torch.equal(network._dropped(ones), ones)
+        network.train()
+        made = network._dropped(ones)
+    assert made.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert (made == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
