@@ -91,7 +91,7 @@ def _value(problem: PackProblem, gpus: tuple[PlacedGpu, ...]) -> float:
 
 
 def _moves(problem: PackProblem, gpus: tuple[PlacedGpu, ...]) -> int:
-    """Count slices made, removed, or given to another workload."""
+    """Count slices made, removed, or taken from a workload for another."""
     before, after = (
         {
             (gpu.device, gpu.index, each.profile, each.start): each.workload
@@ -102,7 +102,10 @@ def _moves(problem: PackProblem, gpus: tuple[PlacedGpu, ...]) -> int:
     )
     if not before:
         return 0
-    changed = [key for key in before.keys() & after.keys() if after[key] != before[key]]
+    changed = [
+        key for key in before.keys() & after.keys()
+        if None not in (before[key], after[key]) and after[key] != before[key]
+    ]  # fmt: skip
     return len(before.keys() ^ after.keys()) + len(changed)
 
 

@@ -130,7 +130,10 @@ def test_requests_that_no_card_is_left_for_end_with_code_6_and_a_whole_document(
     assert [each["workload"] for each in made["unserved"]] == ["search"]
     assert not made["optimal"]
     assert captured.err.count("\n") == 1
-    assert "workload search is not served in full: " in captured.err
+    assert (
+        "1 workload is not served in full, search lacks 8,250 of 9,000 requests/s: "
+        in captured.err
+    )
     assert "1 more card would do" in captured.err
     assert run(["pack", "w.yaml", *ON, "--count", "1"]) == 6
     assert "not everything is served" in capsys.readouterr().out
@@ -283,6 +286,9 @@ def test_names_cannot_reach_a_page_or_a_terminal_as_markup(place: Path) -> None:
         (["w.yaml", *ON, "--emit", "k8s", "--json"], 2, "both print on stdout"),
         (["w.yaml", *ON, "--emit", "k8s", "--emit-dir", "net.csv"], 2, "is a file"),
         (["w.yaml", *ON, "--emit", "k8s", "--gpus-per-host", "0"], 2, "give 1 or more"),
+        (["w.yaml", *ON, "--gpus-per-host", "-1"], 2, "-1 leaves no card in a machine"),
+        (["w.yaml", *ON, "--time-limit", "0"], 2, "time limit 0 s leaves no time"),
+        (["w.yaml", *ON, "--time-limit", "nan"], 2, "time limit nan s leaves no time"),
         (["w.yaml", *ON, "--output", "w.yaml"], 2, "is read as input"),
         (["w.yaml", *ON, "--current", "none.json"], 2, "cannot be read"),
         (["w.yaml", *ON, "--what-if", "net.csv"], 2, "net.csv"),

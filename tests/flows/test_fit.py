@@ -214,7 +214,12 @@ def test_a_part_that_the_card_lacks_is_named(light: Light) -> None:
         ({"latency_ms": 0.0}, "latency_ms 0 is no target"),
         ({"latency_ms": float("nan")}, "latency_ms nan is no target"),
         ({"throughput_per_s": -1.0}, "throughput_per_s -1 is no target"),
+        ({"latency_ms": "20"}, "latency_ms '20' is no target; give a number over 0"),
+        ({"throughput_per_s": True}, "throughput_per_s True is no target"),
         ({"safety": -0.1}, "safety -0.1 is impossible"),
+        ({"safety": "a"}, "safety 'a' is impossible; give a part from 0 to 10"),
+        ({"item_bytes": "6e5"}, "item_bytes '6e5' is no size; give 0 or more"),
+        ({"on": 2, "largest_batch": True}, "on 2 is no name of a part"),
         ({"mechanism": "mgi"}, "mechanism 'mgi' is unknown; known are mig, mps; did you mean mig"),
         ({"processes": 0}, "processes 0 is not a positive"),
         ({"processes": 49}, "more than one MPS daemon serves"),
@@ -392,3 +397,23 @@ def test_open_rows_of_an_a100_choose_slices_that_were_measured_in_time(
                 misses += slices[name] > limit_ms
     assert choices > 30
     assert misses / choices <= 0.08
+
+
+def test_rows_that_cannot_well_be_true_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text(
+        "batch,latency_ms,slice,memory_bytes\n"
+        "8,20.0,1g.10gb,12e9\n8,24.5,3g.40gb,12e9\n8,10.0,,12e9\n"
+    )
+    odd = [note.text for note in fit(measured=path, device=A100).notes
+           if note.code == "measured-odd"]  # fmt: skip
+    assert len(odd) == 2
+    assert "1 of 3 rows took more memory" in odd[0] and "line 2: 11.2 GiB on" in odd[0]
+    assert "line 3: batch 8 takes 24.5 ms on 3g.40gb, line 2: 20.0 ms on 1g.10gb" in odd[1]
+    path.write_text("batch,latency_ms,slice\n8,20.0,1g.10gb\n8,23.9,3g.40gb\n8,10.0,\n")
+    assert not any(note.code == "measured-odd" for note in fit(measured=path, device=A100).notes)
+
+
+def test_a_card_that_is_named_twice_is_judged_once(light: Light) -> None:
+    made = fit_many(str(light("squeezenet")), devices=[A100, "a30", A100], batch=1)
+    assert [each.device.name for each in made.results] == [A100, "a30"]

@@ -51,6 +51,8 @@ def test_a_column_that_follows_from_others_is_noted(csv_file: Path) -> None:
         ("batch,latency_ms,batch\n8,5,8\n", "line 1: column 'batch' stands twice"),
         ("batch,latency_ms\n8,5\n0,5\n", "line 3: batch '0' is no whole number"),
         ("batch,latency_ms\n8.5,5\n", "line 2: batch '8.5' is no whole number"),
+        ("batch,latency_ms\n8,1_0\n", "line 2: latency_ms '1_0' is no positive number"),
+        ("batch,latency_ms,slice\n8,1,1_0%\n", "line 2: slice '1_0%' is no share"),
         ("batch,latency_ms\n8,5 ms\n", "line 2: latency_ms '5 ms' is no positive number"),
         ("batch,latency_ms\n8,nan\n", "line 2: latency_ms 'nan'"),
         ("batch,latency_ms\n8,\n", "line 2: latency_ms ''"),

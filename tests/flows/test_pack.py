@@ -11,7 +11,7 @@ from slicewise.core.errors import DeviceError, PredictionError, UsageError
 from slicewise.core.packing import PackObjective, PlacedGpu
 from slicewise.flows.pack import pack
 from slicewise.flows.packing.options import PackOptions
-from slicewise.flows.packing.result import PackResult
+from slicewise.flows.packing.result import PackResult, Simulated
 from slicewise.flows.packing.ways import MEASURED
 from slicewise.flows.packing.workload import WorkloadSpec
 from tests import plain_packer
@@ -81,6 +81,22 @@ def test_requests_are_played_where_that_is_asked_and_always_for_queues(profile: 
         assert played.is_met
         assert (played.workload, played.percentile, played.target_ms) == ("a", 99.0, 100.0)
         assert played.requests > 10_000
+
+
+def test_little_to_carry_takes_no_large_batch(profile: Path) -> None:
+    made = pack([spec_of(profile, rate_per_s=1.0)], devices=[A100])
+    (outcome,) = made.outcomes
+    (use,) = outcome.uses
+    own = [each for each in made.served[0].offers if each.profile == use.offer.profile]
+    assert use.offer.serving.service_ms.high == min(each.serving.service_ms.high for each in own)
+    assert outcome.capacity_per_s == use.offer.capacity_per_s
+    most = max(each.capacity_per_s for each in own)
+    assert outcome.capacity_largest_batch_per_s == most > outcome.capacity_per_s
+
+
+def test_a_target_missed_by_rounding_alone_is_met() -> None:
+    assert Simulated("a", 99.0, 37.100000000510775, 37.1, 20_000).is_met
+    assert not Simulated("a", 99.0, 37.1001, 37.1, 20_000).is_met
 
 
 def _placed(gpus: tuple[PlacedGpu, ...]) -> set[tuple[str, int, str | None, int, str | None]]:
@@ -220,6 +236,11 @@ def test_a_layout_that_cannot_stand_is_refused(
         ({"objective": "gpu"}, "objective 'gpu' is unknown; .* did you mean gpus"),
         ({"latency_model": "que"}, "latency model 'que' is unknown; .* did you mean queue"),
         ({"safety": -0.1}, "safety -0.1"),
+        ({"safety": "a"}, "safety 'a' is no part of the target"),
+        ({"time_limit_s": "60"}, "time limit '60' s leaves no time"),
+        ({"time_limit_s": float("nan")}, "time limit nan s leaves no time"),
+        ({"time_limit_s": -1.0}, "time limit -1 s leaves no time"),
+        ({"seed": "1"}, "seed '1' is no whole number"),
         ({"time_limit_s": 0.0}, "time limit 0 s"),
         ({"seed": -1}, "seed -1"),
         ({"workers": 0}, "workers 0"),
@@ -228,6 +249,21 @@ def test_a_layout_that_cannot_stand_is_refused(
 def test_an_option_that_cannot_be_is_refused(given: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         PackOptions(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"counts": 8}, r"counts 8 is no list .* give \[8\], one for all"),
+        ({"counts": "8"}, "counts '8' is no list"),
+        ({"options": PackOptions(costs=2.0)}, "costs 2.0 is no list"),  # type: ignore[arg-type]
+    ],
+)
+def test_counts_and_costs_that_are_no_list_are_refused(
+    profile: Path, given: dict[str, object], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        pack([spec_of(profile)], devices=[A100], **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def test_a_throughput_of_one_process_is_told(path: Path) -> None:
         (f"{HEAD}\na,1,49,1,1,1\n", "line 2: processes '49' is no whole number from 1 to 48"),
         (f"{HEAD}\na,1,1,,1,1\n", "line 2: latency_ms is empty"),
         (f"{HEAD}\na,1,1,3ms,1,1\n", "line 2: latency_ms '3ms' .* without a unit"),
+        (f"{HEAD}\na,8,2,40,801,1\n", "line 2: throughput_per_s 801 is more than twice .*, 400"),
+        (f"{HEAD}\na,1,1,1_0,1,1\n", "line 2: latency_ms '1_0' is no positive number"),
         (f"{HEAD}\na,1,1,1,-1,1\n", "line 2: throughput_per_s '-1'"),
         (f"{HEAD}\na,1,1,1,1,nan\n", "line 2: memory_bytes 'nan'"),
         (f"{HEAD}\na,1,1,1,1,1,9\n", "line 2: 7 cells under 6 columns"),

@@ -162,6 +162,25 @@ def test_a_measured_slice_sharpens_the_others() -> None:
     assert sharper.on(part, 128).latency_ms.value < plain.on(part, 128).latency_ms.value
 
 
+def test_far_above_the_measured_batches_the_interval_widens() -> None:
+    card = find_device(A100)
+    curve = measured_curve(sweep_rows(), card, model="m")  # batches up to 256
+    part = card.slice("7g.80gb")
+
+    def width(batch: int) -> float:
+        made = curve.on(part, batch).latency_ms
+        assert made.low < made.value < made.high
+        return made.high / made.low
+
+    near = [width(batch) for batch in (384, 512)]
+    far = [width(batch) for batch in (600, 1024, 4096, 65_536)]
+    assert all(a < b for a, b in itertools.pairwise([max(near), *far]))
+    assert far[-1] >= 128 ** (2 * 0.25)  # 65,536 is 128 times as far as twice 256
+    texts = [[note.text for note in curve.on(part, batch).notes] for batch in (512, 1024)]
+    told = ["with a wider interval" in " ".join(each) for each in texts]
+    assert told == [False, True]
+
+
 def test_notes_tell_what_is_scaled_and_how_far() -> None:
     card = find_device(A100)
     rows = [replace(row, memory_bytes=2e9 + 1e7 * row.batch) for row in sweep_rows()]

@@ -73,6 +73,10 @@ def test_the_commands_make_the_plan_and_touch_no_slice_in_use(
     made = sum(command.count(":") for command in machine.commands if "-cgi" in command)
     gone = sum("-dgi" in command for command in machine.commands)
     assert (made, gone) == (len(wanted - stood), len(stood - wanted))
+    again = machine.run(emit(packing(planned), "nvidia-smi", problem=asked))
+    assert again.returncode == 0, again.stderr
+    assert machine.stands(0) == wanted
+    assert not any(word in line for line in machine.commands for word in ("-cgi", "-dgi", "-mig"))
 
 
 def test_the_script_is_as_agreed_and_takes_the_machine(golden: Golden) -> None:
@@ -114,17 +118,51 @@ def test_a_mode_that_waits_for_a_reset_stops_the_script(paper: Callable[[Device]
     assert not any("-cgi" in command for command in machine.commands)
 
 
-def test_a_slice_that_is_not_where_it_was_told_stops_the_script(
+def test_a_script_goes_on_behind_a_card_that_waited_for_its_reset(
     paper: Callable[[Device], Paper],
 ) -> None:
     machine = paper(A100)
-    machine.card(0, slices=(placed(A100, "1g.10gb", 6),))
+    machine.card(0)
+    machine.card(1, pending=True)
+    first = PlacedGpu(A100.name, 0, (placed(A100, "3g.40gb", 4, "a"),))
+    second = PlacedGpu(A100.name, 1, (placed(A100, "4g.40gb", 0, "b"),))
+    text = emit(packing(first, second), "nvidia-smi", problem=problem(A100))
+    assert machine.run(text).returncode == 1
+    assert machine.stands(0) == {("3g.40gb", 4)}
+    machine.cards["1"]["pending"] = False
+    done = machine.run(text)
+    assert done.returncode == 0, done.stderr
+    assert (machine.stands(0), machine.stands(1)) == ({("3g.40gb", 4)}, {("4g.40gb", 0)})
+
+
+def test_a_slice_that_is_gone_is_passed_over_and_no_other_is_taken_for_it(
+    paper: Callable[[Device], Paper],
+) -> None:
+    machine = paper(A100)
+    machine.card(0, slices=(placed(A100, "1g.10gb", 6), placed(A100, "3g.40gb", 0)))
     current = PlacedGpu(A100.name, 0, (placed(A100, "1g.10gb", 0),))
-    planned = PlacedGpu(A100.name, 0, (placed(A100, "4g.40gb", 0, "a"),))
+    planned = PlacedGpu(A100.name, 0, (placed(A100, "2g.20gb", 4, "a"),))
     asked = problem(A100, current=(current,))
     done = machine.run(emit(packing(planned), "nvidia-smi", problem=asked))
-    assert done.returncode == 1 and "card 0 has no slice at 0:1" in done.stderr
-    assert machine.stands(0) == {("1g.10gb", 6)}
+    assert done.returncode == 0 and "card 0 has no 1g.10gb at 0:1 any more" in done.stderr
+    assert machine.stands(0) == {("1g.10gb", 6), ("3g.40gb", 0), ("2g.20gb", 4)}
+
+
+def test_a_slice_in_the_way_is_told_and_stays(paper: Callable[[Device], Paper]) -> None:
+    machine = paper(A100)
+    machine.card(0, slices=(placed(A100, "3g.40gb", 0),))
+    planned = PlacedGpu(A100.name, 0, (placed(A100, "4g.40gb", 0, "a"),))
+    done = machine.run(emit(packing(planned), "nvidia-smi", problem=problem(A100)))
+    assert done.returncode == 1
+    assert "card 0: other slices stand in the way of these; remove those" in done.stderr
+    assert machine.stands(0) == {("3g.40gb", 0)}
+
+
+def test_processes_of_a_whole_card_share_the_card() -> None:
+    cards = packing(PlacedGpu(A100.name, 2, (placed(A100, None, 0, "a", processes=3),)))
+    text = emit(cards, "nvidia-smi", problem=problem(A100))
+    assert "share the card through MPS" in text
+    assert "CUDA_VISIBLE_DEVICES=2\n" in text and "MIG-UUID" not in text
 
 
 def test_a_plan_without_a_slice_in_use_is_refused() -> None:

@@ -191,7 +191,13 @@ def test_the_reason_says_what_is_wanting_and_by_how_much() -> None:
     (fit,) = judge([(None, prediction(24.0))], Target(latency_ms=20.0), device=CARD)
     assert fit.reason == "24.0 ms is 20 % over the target of 20.0 ms"
     (fit,) = judge([(None, prediction(19.0))], Target(latency_ms=20.0), device=CARD)
-    assert fit.reason == "19.0 ms is within 20.0 ms, but not 20.9 ms with 10 % to spare"
+    assert fit.reason == "19.0 ms plus 10 % to spare is 20.9 ms, over 20.0 ms"
+    (fit,) = judge([(None, prediction(18.19))], Target(latency_ms=20.0), device=CARD)
+    assert fit.reason == "18.2 ms plus 10 % to spare is 20.01 ms, over 20.0 ms"
+    (fit,) = judge([(None, prediction(39.95))], Target(latency_ms=20.0), device=CARD)
+    assert fit.reason == "40.0 ms is 2.00 times the target of 20.0 ms"
+    (fit,) = judge([(None, prediction(100.0))], Target(throughput_per_s=1e5), device=CARD)
+    assert fit.reason == "80.0 items/s, over 99 % less than the 100000 asked"
     (fit,) = judge([(None, prediction(100.0))], Target(throughput_per_s=100.0), device=CARD)
     assert fit.reason == "80.0 items/s, 20 % less than the 100 asked"
     (fit,) = judge([(None, prediction(78.0))], Target(throughput_per_s=100.0), device=CARD)
@@ -316,3 +322,13 @@ def test_what_is_full_at_most_is_what_fits(
 def test_no_batch_at_all_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="most batch 0"):
         largest_batch(lambda batch: 0.0, most=0)
+
+
+def test_parts_of_a_card_without_a_profile_of_the_whole_are_counted_by_how_many_fit() -> None:
+    half_card = slicewise.device("rtx-pro-4500-32gb")
+    (profile,) = half_card.profiles
+    fits = judge(
+        [(profile, prediction(10.0)), (None, prediction(5.0))], Target(), device=half_card
+    )
+    assert [part_of_card(fit, half_card) for fit in fits] == [0.5, 1.0]
+    assert [fit.per_slice_per_s for fit in fits] == [800.0, 800.0]

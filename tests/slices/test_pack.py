@@ -1,9 +1,7 @@
 """The pack solver: agreement with brute force, laws, slices in use, what cannot be served."""
 
-import builtins
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +9,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from slicewise.core.device import Device
 from slicewise.core.errors import UsageError
 from slicewise.core.packing import (
     GpuStock,
-    Packing,
     PackObjective,
     PackProblem,
     PlacedGpu,
     PlacedSlice,
 )
 from slicewise.hardware.catalogue import find_device
-from slicewise.slices.layouts import multisets
 from slicewise.slices.pack import pack
 from slicewise.slices.packing.search import Search
 from slicewise.slices.verify import verify
 from slicewise.testing.packings import (
-    Layouts,
     fleet,
     offer_of,
     optimum,
@@ -35,40 +29,11 @@ from slicewise.testing.packings import (
     problems,
     workload_of,
 )
+from tests.slices.packs import layouts_of, solved, without_ortools
 
 A100 = find_device("a100-sxm4-80gb")
 A30 = find_device("a30")
 L4 = find_device("l4")  # no MIG
-
-
-def layouts_of(devices: Sequence[Device]) -> Layouts:
-    return {
-        device.name: [
-            {None: 1}, *(dict[str | None, int](m) for m in _multisets(device))
-        ]
-        for device in devices
-    }  # fmt: skip
-
-
-def _multisets(device: Device) -> Sequence[Sequence[tuple[str, int]]]:
-    return multisets(device) if device.profiles else ()
-
-
-def solved(problem: PackProblem, **options: Any) -> Packing:
-    found = pack(problem, time_limit_s=120.0, workers=1, **options)
-    verify(problem, found)
-    return found
-
-
-def without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any, **more: Any) -> Any:
-        if name.split(".")[0] == "ortools":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
 
 
 small = problems([A100, A30, L4], most=3)
@@ -288,6 +253,48 @@ def test_few_cards_come_before_few_moves() -> None:
     assert [gpu.is_used for gpu in found.gpus] == [True, False]
 
 
+def test_slices_that_stand_free_are_used_before_any_is_made() -> None:
+    names = ["2g.20gb", "2g.20gb", "1g.10gb", "1g.10gb", "1g.10gb"]
+    starts = [0, 2, 4, 5, 6]
+    free = tuple(PlacedSlice(name, at) for name, at in zip(names, starts, strict=True))
+    current = (PlacedGpu(A100.name, 0, free),)
+    works = (
+        workload_of("a", 140.0, SMALL[1:]),
+        workload_of("b", 55.0, SMALL[:1]),
+        workload_of("c", 25.0, SMALL[:1]),
+    )
+    found = solved(PackProblem(works, (GpuStock(A100, 3),), current=current))
+    (gpu,) = found.gpus
+    assert (found.value, found.moves, gpu.index) == (1.0, 0, 0)
+    assert [(each.profile, each.start) for each in gpu.slices] == [
+        (each.profile, each.start) for each in free
+    ]
+    assert all(each.workload for each in gpu.slices)
+
+
+def test_a_free_slice_is_taken_before_one_of_another_workload() -> None:
+    now = tuple(PlacedSlice("1g.10gb", at, name) for at, name in enumerate(["gone", None, "b"]))
+    problem = PackProblem(
+        (workload_of("a", 20.0, SMALL[:1]), workload_of("b", 20.0, SMALL[:1])),
+        (GpuStock(A100),),
+        current=(PlacedGpu(A100.name, 4, now),),
+    )
+    found = solved(problem)
+    assert found.moves == 0
+    assert [each.workload for each in found.gpus[0].slices] == [None, "a", "b"]
+
+
+def test_of_equal_moves_cards_that_hold_slices_come_first() -> None:
+    now = (PlacedSlice("1g.10gb", 6),)
+    problem = PackProblem(
+        (workload_of("a", 90.0, HALF[:1]),), (GpuStock(A100, 3),),
+        current=(PlacedGpu(A100.name, 1, now),),
+    )  # fmt: skip
+    found = solved(problem)
+    assert found.moves == 1
+    assert [(gpu.index, gpu.is_used) for gpu in found.gpus] == [(1, True)]
+
+
 def test_a_freed_slice_stays_where_it_is_in_nobody_s_way() -> None:
     now = (PlacedSlice("3g.40gb", 0, "gone"), PlacedSlice("1g.10gb", 6, "b"))
     problem = PackProblem(
@@ -350,6 +357,17 @@ def test_offers_on_other_cards_are_left_out_with_a_note() -> None:
         ({"stock": (GpuStock(A100), GpuStock(A100))}, "twice"),
         ({"stock": (GpuStock(A100, -1),)}, "count -1"),
         ({"stock": (GpuStock(A100, cost=0.0),)}, "cost 0"),
+        ({"stock": (GpuStock(A100, cost=1e300),)}, "cost 1e.300 of a100"),
+        ({"stock": (GpuStock(A100, cost=float("nan")),)}, "cost nan"),
+        ({"stock": (GpuStock(A100, cost=1e6), GpuStock(A30, cost=0.5))}, "times cost 0.5"),
+        (
+            {"stock": (GpuStock(A100),), "workloads": (workload_of("a", 1e9, HALF),)},
+            "at least 4,347,827 cards would be needed",
+        ),
+        (
+            {"stock": (GpuStock(A100),), "workloads": (workload_of("a", 1e300, HALF),)},
+            "at least 4.35e.297 cards would be needed",
+        ),
         ({"workloads": (workload_of("a", 1.0, HALF),) * 2}, "'a' is there twice"),
         ({"workloads": (workload_of("a", 0.0, HALF),)}, "rate_per_s=0"),
         ({"current": (PlacedGpu("a30", 0, ()),)}, "not in the stock"),

@@ -20,6 +20,7 @@ from slicewise.slices.packing.patterns import (
     covers,
     factor_for,
     near,
+    whole_prices,
 )
 from slicewise.slices.packing.prices import first_prices, improve_prices, proven, upper_cost
 from slicewise.testing.packings import Layouts, optimum, problems
@@ -115,6 +116,19 @@ def test_no_prices_prove_more_than_the_optimum(problem: PackProblem, seed: int) 
         improve_prices(material, patterns, start, upper=upper, steps=60),
     ):
         assert material.value(float(proof.cost)) <= best * (1 + 1e-9)
+
+
+def test_rates_of_many_cards_are_priced_as_few_are() -> None:
+    options = [Option(i, SHARE // (70_000 - 9_973 * i), 0, None) for i in range(6)]
+    prices = [1000 + 170 * i for i in range(6)]
+    value, pick = cheapest(options, prices, 1)
+    assert covers(options, pick)
+    ratio = min(Fraction(p * SHARE, o.share) for p, o in zip(prices, options, strict=True))
+    assert ratio - 1 <= value <= price_of(options, pick, prices, 1) <= ratio + max(prices)
+
+
+def test_prices_stay_within_64_bits() -> None:
+    assert whole_prices([0.5, -1.0, 1e300], 8).tolist() == [4, 0, 2**58]
 
 
 def test_factors_leave_room_in_64_bits() -> None:

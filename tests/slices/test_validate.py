@@ -131,7 +131,11 @@ def test_names_of_cards(text: str, kind: object, index: int) -> None:
     assert read_gpu_name(text, [A100, H100]) == (kind, index)
 
 
-@pytest.mark.parametrize("text", ["", "x", "a100-sxm4-80gb", "a100-sxm4-80gb/1", "gpu", "l4#0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "a100-sxm4-80gb", "a100-sxm4-80gb/1", "gpu", "l4#0", "gpu-1", "-1", "card:-1",
+     "a100-sxm4-80gb gpu-1", "a100-sxm4-80gb#-1"],
+)  # fmt: skip
 def test_what_names_no_card_is_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="names no card; write gpu0, or with several kinds"):
         read_gpu_name(text, [A100, H100])

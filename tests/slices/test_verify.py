@@ -127,6 +127,14 @@ def test_moves_are_slices_made_removed_or_given_away() -> None:
     verify(problem, replace(with_slices(B, A, PlacedSlice("1g.10gb", 1)), moves=3))
 
 
+def test_a_slice_that_stood_free_is_used_without_a_move() -> None:
+    now = (PlacedSlice("1g.10gb", 0), PlacedSlice("3g.40gb", 4, "a"))
+    problem = replace(PROBLEM, current=(PlacedGpu(CARD.name, 0, now),))
+    verify(problem, replace(TRUE, moves=0))
+    with pytest.raises(PartitionError, match="1 moves are told, there are 0"):
+        verify(problem, replace(TRUE, moves=1))
+
+
 def test_the_value_is_power_where_energy_is_asked() -> None:
     problem = replace(PROBLEM, objective=PackObjective.ENERGY)
     watts = CARD.idle_power_w + 40.0 * 0.5 + 100.0 * 0.4

@@ -177,8 +177,8 @@ class PlacedGpu:
 @dataclass(frozen=True, slots=True)
 class PackProblem:
     """Workloads to be put on cards. `current` is what stands there now: of two answers with the
-    same objective the one with fewer slices made, removed or given to another workload is
-    better.
+    same objective the one with fewer slices made, removed or taken from a workload for another is
+    better; to give a workload a slice that stands free costs nothing.
     """
 
     workloads: tuple[PackWorkload, ...]
@@ -214,7 +214,8 @@ class Unserved:
 class Packing:
     """The answer: what runs where. `value` is the objective: GPUs by their cost, or W.
 
-    `moves` counts the slices made, removed or given to another workload against `current`.
+    `moves` counts the slices made, removed or taken from a workload for another against
+    `current`; neither leaving a slice free nor using one that stood free is a move.
     """
 
     gpus: tuple[PlacedGpu, ...]

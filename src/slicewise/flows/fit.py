@@ -13,6 +13,7 @@ from slicewise.core.notes import Note, unique_notes
 from slicewise.core.packing import Fit, Target
 from slicewise.core.plugins import did_you_mean
 from slicewise.flows.devices import devices as all_devices
+from slicewise.flows.figures import is_number, shown
 from slicewise.flows.fitting.largest import largest_batches
 from slicewise.flows.fitting.result import Elsewhere, FitResult, FitSet, LargestBatch
 from slicewise.flows.fitting.sources import Source, measured_source, model_source
@@ -72,12 +73,14 @@ class FitOptions:
             ("latency_ms", self.latency_ms),
             ("throughput_per_s", self.throughput_per_s),
         ):
-            if value is not None and not 0 < value < math.inf:
-                raise UsageError(f"{name} {value:g} is no target; give a number over 0")
-        if self.safety is not None and not 0 <= self.safety <= _MOST_SAFETY:
+            if value is not None and not (is_number(value) and 0 < value < math.inf):
+                raise UsageError(f"{name} {shown(value)} is no target; give a number over 0")
+        if self.safety is not None and not (
+            is_number(self.safety) and 0 <= self.safety <= _MOST_SAFETY
+        ):
             raise UsageError(
-                f"safety {self.safety:g} is impossible; give a part from 0 to {_MOST_SAFETY:g}, as"
-                " 0.1 for 10 % to spare"
+                f"safety {shown(self.safety)} is impossible; give a part from 0 to"
+                f" {_MOST_SAFETY:g}, as 0.1 for 10 % to spare"
             )
         if self.mechanism not in MECHANISMS:
             raise UsageError(
@@ -89,8 +92,12 @@ class FitOptions:
                 f"processes {self.processes} is more than one MPS daemon serves; give 1 to"
                 f" {_MOST_PROCESSES}"
             )
-        if self.item_bytes is not None and not 0 <= self.item_bytes < math.inf:
-            raise UsageError(f"item_bytes {self.item_bytes:g} is no size; give 0 or more")
+        if self.item_bytes is not None and not (
+            is_number(self.item_bytes) and 0 <= self.item_bytes < math.inf
+        ):
+            raise UsageError(f"item_bytes {shown(self.item_bytes)} is no size; give 0 or more")
+        if self.on is not None and not isinstance(self.on, str):
+            raise UsageError(f"on {self.on!r} is no name of a part; give one, as '2g.20gb'")
         if self.on is not None and not self.largest_batch:
             raise UsageError(
                 f"on {self.on!r} says where the largest batch is looked for, which was not asked;"
@@ -150,16 +157,22 @@ def fit_many(
 ) -> FitSet:
     """Return what `fit` does for each of several cards, and which of them is the best place.
 
-    A measured file is of one card. `progress` is called with a few words before each card.
+    A card that is named twice is judged once. A measured file is of one card. `progress` is called
+    with a few words before each card.
 
     >>> found = fit_many(model, devices=["a30", "a100-sxm4-80gb"], batch=8)
     >>> [made.recommended.prediction.slice for made in found.results]
     ['1g.6gb', '1g.10gb']
     """
     asked = options or FitOptions()
-    if isinstance(devices, str) or not devices:
+    listed: object = devices
+    if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
         raise UsageError(f"devices {devices!r} is no list of devices; give ['a100-sxm4-80gb']")
-    cards = [_card(device, asked.mechanism) for device in devices]
+    cards: list[Device] = []
+    for each in devices:
+        card = _card(each, asked.mechanism)
+        if card not in cards:
+            cards.append(card)
     source = _source(model, measured, cards, batch, asked)
     results = []
     for card in cards:

@@ -167,7 +167,7 @@ def _row(given: Mapping[str, str], where: str) -> MeasuredRow:
 
 def _percent(text: str) -> float:
     try:
-        return float(text.removesuffix("%"))
+        return math.nan if "_" in text else float(text.removesuffix("%"))
     except ValueError:
         return math.nan
 
@@ -182,7 +182,7 @@ def _whole(text: str, name: str, where: str, *, most: int) -> int:
 
 def _number(text: str, name: str, where: str) -> float:
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # Python's own 1_000
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

@@ -21,6 +21,7 @@ from slicewise.core.packing import (
     PlacedGpu,
 )
 from slicewise.core.units import format_ms
+from slicewise.flows.packing.calm import calmed
 from slicewise.flows.packing.fleet import Part, fleet_notes, parts_of, stock_of
 from slicewise.flows.packing.offers import Served, served
 from slicewise.flows.packing.options import PackOptions
@@ -48,7 +49,7 @@ def pack(
     fewest cards, with a proven bound on how few could do.
 
     `workloads` is the path of a YAML file or a list of `WorkloadSpec`. `counts` says how many of
-    each kind of `devices` there are, or of every kind if it is one number; none: as many as
+    each kind of `devices` there are, or of every kind if it holds one number; none: as many as
     needed. Rates beyond the cards that there are come back in `packing.unserved`. `Infeasible`
     where a workload is answered in time by no slice of any of the cards, `UsageError` and
     `DeviceError` for what cannot be asked, `PredictionError` if `strict` and anything was assumed.
@@ -58,6 +59,8 @@ def pack(
     >>> made.packing.gpus_used, made.packing.unserved
     (1, ())
     """
+    from slicewise.slices.verify import verify
+
     asked = options or PackOptions()
     specs = specs_of(workloads)
     further = () if asked.what_if is None else specs_of(asked.what_if)
@@ -75,7 +78,8 @@ def pack(
     if further:
         before = _solve(problem, asked, progress)
         problem = _problem(wanted, stock, asked, current_of(before.gpus, wanted)[0])
-    packing = _solve(problem, asked, progress)
+    packing = calmed(problem, _solve(problem, asked, progress))
+    verify(problem, packing)
     played: tuple[Simulated, ...] = ()
     if asked.simulates or asked.model is LatencyModel.QUEUE:
         played = _play(problem, packing, asked, progress)

@@ -41,6 +41,10 @@ _Z90 = 1.645  # a normal distribution has 90 % within so many standard deviation
 # Memory between and beyond measured batches: a line through them may be off by as much. Our
 # judgement: allocators grow in steps.
 _MEMORY_SPREAD = 1.15
+# Up to twice the largest measured batch the curve's own spread holds; beyond, the power of the
+# batch by which latency grows may be off by this much. Our judgement: caches spill and libraries
+# choose other kernels, which no smaller batch shows.
+_NEAR, _FAR_EXPONENT = 2.0, 0.25
 # A nanosecond and eleven days.
 _LEAST_MS, _MOST_MS = 1e-6, 1e9
 # Shares on which a share is never to be slower than on more of the card.
@@ -134,12 +138,17 @@ class MeasuredCurve:
         )
         compute, bandwidth = fractions_of(part)
         log_spread = math.hypot(self.sweep.spread(batch, compute, bandwidth), self.sweep.misfit)
-        log_spread *= _Z90
+        log_spread = math.hypot(log_spread * _Z90, self._far(batch))
         if processes > 1:
             log_spread = math.hypot(log_spread, math.log(CROWD_SPREAD))
         spread = math.exp(log_spread)
         estimate = Estimate(value, value / spread, value * spread, "measured, slice rule")
         return estimate, self._scaling_notes(part, batch, processes)
+
+    def _far(self, batch: int) -> float:
+        """Return what a batch far above all that were measured adds to the logarithm's spread."""
+        largest = max(row.batch for row in self.rows if row.processes == 1)
+        return _FAR_EXPONENT * max(0.0, math.log(batch / (_NEAR * largest)))
 
     def _larger(self, part: Device) -> list[Device]:
         """Return `part` and all parts of its kind that have no less of the card."""
@@ -186,7 +195,8 @@ class MeasuredCurve:
                 notes.append(Note("copies-assumed", f"{text} slows"))
         if not batches[0] <= batch <= batches[-1]:
             text = f"batch {batch} lies outside of the measured ones ({_span(batches)})"
-            notes.append(Note("batch-extrapolated", f"{text}; the curve is drawn on"))
+            wide = ", with a wider interval" if self._far(batch) > 0 else ""
+            notes.append(Note("batch-extrapolated", f"{text}; the curve is drawn on{wide}"))
         elif batch not in batches:
             text = f"batch {batch} was not measured; it lies between those that were"
             notes.append(Note("batch-interpolated", f"{text} ({_span(batches)})"))

@@ -103,8 +103,7 @@ def part_of_card(fit: Fit, device: Device) -> float:
     with double memory leaves room for three more of its kind, not for six.
     """
     if fit.profile is not None:
-        slices = max(profile.compute_slices for profile in device.profiles)
-        compute = fit.profile.compute_slices / slices
+        compute = fit.profile.compute_slices / _compute_slices(device)
         return min(1.0, max(compute, fit.profile.size / device.memory_slots))
     share = fit.prediction.slice
     if share is not None and share.endswith("%"):
@@ -118,7 +117,13 @@ def slices_of(device: Device, *, is_shared: bool) -> int:
     """
     if is_shared or not device.profiles:
         return 10
-    return max(profile.compute_slices for profile in device.profiles)
+    return _compute_slices(device)
+
+
+def _compute_slices(device: Device) -> int:
+    """Return the most compute slices that stand on a card at once: of cards without a profile of
+    the whole card more than the largest profile has."""
+    return max(profile.compute_slices * profile.max_instances for profile in device.profiles)
 
 
 def has_memory(made: Prediction) -> bool:
@@ -184,11 +189,13 @@ def _latency(made: Prediction, target: Target) -> _Check:
     value_ms, limit_ms = made.latency_ms.value, target.latency_ms
     assert limit_ms is not None
     value, limit = format_ms(value_ms), format_ms(limit_ms)
-    spare = f"{format_ms(value_ms * (1 + target.safety))} {_to_spare(target.safety)}"
+    spare_ms = value_ms * (1 + target.safety)
+    spare = f"{format_ms(spare_ms)} {_to_spare(target.safety)}"
     if value_ms > limit_ms:
         return _Check(False, f"{value} is {_over(value_ms / limit_ms)} the target of {limit}")
     if value_ms > target.latency_allowed_ms:
-        return _Check(False, f"{value} is within {limit}, but not {spare}")
+        plus = f"{value} plus {_to_spare(target.safety).removeprefix('with ')}"
+        return _Check(False, f"{plus} is {_told_apart(spare_ms, limit_ms)}, over {limit}")
     return _Check(True, f"{value}{f', {spare},' if target.safety else ''} is within {limit}")
 
 
@@ -198,7 +205,8 @@ def _throughput(made: Prediction, target: Target) -> _Check:
     told = f"{format_number(rate)} items/s"
     spare = f"{format_number(target.throughput_needed_per_s)} {_to_spare(target.safety)}"
     if rate < asked:
-        under = f"{100 * (1 - rate / asked):.2g} %"
+        percent = 100 * (1 - rate / asked)
+        under = f"{percent:.2g} %" if percent < 99.5 else "over 99 %"
         return _Check(False, f"{told}, {under} less than the {format_number(asked)} asked")
     if rate < target.throughput_needed_per_s:
         return _Check(False, f"{told} reaches the {format_number(asked)} asked, but not {spare}")
@@ -206,9 +214,17 @@ def _throughput(made: Prediction, target: Target) -> _Check:
     return _Check(True, f"{told} of the {asked_words}{f', {spare}' if target.safety else ''}")
 
 
+def _told_apart(value_ms: float, limit_ms: float) -> str:
+    """Return a time that is just over a limit, with as many digits as tell it from the limit."""
+    if format_ms(value_ms) != format_ms(limit_ms):
+        return format_ms(value_ms)
+    digits = next((n for n in range(4, 9) if f"{value_ms:.{n}g}" != f"{limit_ms:.{n}g}"), 9)
+    return f"{value_ms:.{digits}g} ms"
+
+
 def _over(times: float) -> str:
     """Return '22 % over' or '3.11 times'."""
-    return f"{100 * (times - 1):.2g} % over" if times < 2 else f"{format_number(times)} times"
+    return f"{100 * (times - 1):.2g} % over" if times < 1.995 else f"{format_number(times)} times"
 
 
 def _to_spare(safety: float) -> str:

@@ -74,7 +74,9 @@ def offer(
     load, delay_ms = found
     if load <= 0:
         return None
-    return Offer(device, profile, serving, load * per_s, delay_ms)
+    # a batch of one item is full at once
+    wait_ms = delay_ms if serving.batch > 1 else 0.0
+    return Offer(device, profile, serving, load * per_s, wait_ms)
 
 
 def _check(rate_per_s: float, latency_ms: float, percentile: float, safety: float) -> None:

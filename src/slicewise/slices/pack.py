@@ -22,7 +22,7 @@ from slicewise.core.packing import (
     PlacedGpu,
     Unserved,
 )
-from slicewise.slices.packing.material import carried_in_use, prepare
+from slicewise.slices.packing.material import beyond, carried_in_use, least_cards, prepare
 from slicewise.slices.packing.realise import moves_between
 from slicewise.slices.packing.search import Search
 from slicewise.slices.packing.standing import fewer_moves, realised
@@ -30,6 +30,7 @@ from slicewise.slices.packing.standing import fewer_moves, realised
 DEFAULT_TIME_LIMIT_S = 60.0
 _MOVES_PART = 0.25  # of the time, where cards stand already
 _TRY_PART = 0.4  # of the time, until it is taken that the cards do not suffice
+_MOST_CARDS = 10_000  # planned card by card
 _HINT_S, _HINT_PART = 10.0, 0.25  # for how many cards would do
 
 
@@ -49,7 +50,8 @@ def pack(
     is sought. `workers` are threads of the solver (None: all cores); `told` gets a line of news
     now and then. The same problem and seed give the same answer where the search ends before the
     limit. Ctrl-C ends it as the limit does, once there is an answer. Without ortools the built-in
-    methods answer (Note). `UsageError` for a time limit, a stock or names that cannot be.
+    methods answer (Note). `UsageError` for a time limit, a stock or names that cannot be, and
+    where more than 10,000 cards would be planned.
 
     >>> import slicewise
     >>> from slicewise.core.cost import Estimate
@@ -70,10 +72,13 @@ def pack(
     reserve = _MOVES_PART * time_limit_s if stands else 0.0
     is_limited = any(each.count is not None for each in problem.stock)
     search = Search(material, deadline - reserve, seed, threads, told)
-    search.run()
-    assert search.best is not None
-    notes = [*material.notes, *search.notes]
-    is_partial = bool(search.best.left_over) and is_limited
+    notes = [*material.notes]
+    is_partial = beyond(material)
+    if not is_partial:
+        search.run()
+        assert search.best is not None
+        notes += search.notes
+        is_partial = bool(search.best.left_over) and is_limited
     if is_partial:
         partial = Search(
             prepare(problem, may_leave=True), deadline - reserve, seed, threads, _left(told)
@@ -135,6 +140,17 @@ def _check(problem: PackProblem, time_limit_s: float) -> None:
                 f"count {stock.count} of {stock.device.name} must be 0 or more; leave it out for"
                 " as many as needed"
             )
+    needed = least_cards(problem)
+    if needed > _MOST_CARDS:
+        raise UsageError(
+            f"at least {_number(needed)} cards would be needed, which is beyond what is planned"
+            f" card by card (at most {_MOST_CARDS:,}); ask for a lower rate, or split the fleet"
+        )
+
+
+def _number(cards: float) -> str:
+    cards = math.ceil(cards * (1 - 1e-9)) if cards < 1e9 else cards
+    return f"{cards:,}" if isinstance(cards, int) else f"{cards:.3g}"
 
 
 def _value(problem: PackProblem, gpus: Sequence[PlacedGpu]) -> float:
@@ -197,7 +213,7 @@ def _unserved(
             if enough is None:
                 hint_s = min(_HINT_S, _HINT_PART * time_limit_s)
                 enough = _enough(problem, time_limit_s=hint_s, seed=seed)
-            reason = f"no card is left for {left:.3g}/s of {workload.rate_per_s:.6g}/s; {enough}"
+            reason = f"no card is left; {enough}"
         found.append(Unserved(workload.name, left, reason))
     return tuple(found)
 
@@ -223,6 +239,9 @@ def _enough(problem: PackProblem, *, time_limit_s: float, seed: int) -> str:
         stock=tuple(replace(each, count=None) for each in problem.stock),
         objective=PackObjective.GPUS,
     )
+    needed = least_cards(free)
+    if needed > _MOST_CARDS:
+        return f"at least {_number(needed)} cards would serve all"
     found = pack(free, time_limit_s=time_limit_s, seed=seed)
     counts = Counter(gpu.device for gpu in found.gpus if gpu.is_used)
     there = {each.device.name: each.count for each in problem.stock}

@@ -25,8 +25,9 @@ _SLICE = re.compile(
     re.IGNORECASE,
 )
 _HOW = "write slices as in 3g.40gb@0 2g.20gb@4=resnet50, `whole` for a card without slices"
-_GPU = re.compile(r"(?:gpu|card)?[\s#:-]*(?P<index>\d{1,5})")
-_GPU_OF_KIND = re.compile(r"[\s#:-]+(?:gpu|card)?[\s#:-]*(?P<index>\d{1,5})")
+# a hyphen before the index would read as a minus; only behind a kind's name it joins the two
+_GPU = re.compile(r"(?:gpu|card)?[\s#:]*(?P<index>\d{1,5})")
+_GPU_OF_KIND = re.compile(r"(?:-|[\s#:]+)(?:gpu|card)?[\s#:]*(?P<index>\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)

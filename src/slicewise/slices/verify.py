@@ -210,7 +210,7 @@ def _value(problem: PackProblem, packing: Packing) -> Fraction:
 
 
 def _moves(problem: PackProblem, packing: Packing) -> int:
-    """Count slices made, removed, or given to another workload."""
+    """Count slices made, removed, or taken from a workload for another."""
     before = {}
     for gpu in problem.current:
         for each in gpu.slices:
@@ -222,7 +222,8 @@ def _moves(problem: PackProblem, packing: Packing) -> int:
     for gpu, each in _placed(packing):
         key = (gpu.device, gpu.index, each.profile, each.start)
         there.add(key)
-        # a slice that is only left free needs nothing done
-        if key not in before or each.workload not in (None, before[key]):
+        # a slice that is only left free, or was free, needs nothing done
+        is_as_it_was = each.workload is None or before.get(key) in (None, each.workload)
+        if key not in before or not is_as_it_was:
             moves += 1
     return moves + len(before.keys() - there)

@@ -46,10 +46,14 @@ def slowdown(each: Side) -> str:
 
 
 def latency(each: Side) -> str:
-    """Return '7.05 ms (2.83 to 38.4)'."""
+    """Return '7.05 (2.83 to 38.4) ms', all in the unit that reads best for the first."""
     found = each.latency_ms
-    ends = f"{format_number(found.low)} to {format_number(found.high)}"
-    return f"{format_ms(found.value)} ({ends} ms)"
+    unit = format_ms(found.value).partition(" ")[2]
+    in_unit = {"us": 1e3, "ms": 1.0, "s": 1e-3}[unit]
+    value, low, high = (
+        format_number(part * in_unit) for part in (found.value, found.low, found.high)
+    )
+    return f"{value} ({low} to {high}) {unit}"
 
 
 def data(each: Sharing) -> str:

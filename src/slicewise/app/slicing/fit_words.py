@@ -117,10 +117,14 @@ def whole_words(made: FitResult) -> str:
     largest, whole = plain[-1], made.whole
     assert largest.profile is not None
     units, all_units = largest.profile.compute_units, made.device.compute_units
-    lost = f"{all_units - units} of {all_units} units" if units < all_units else "no units"
+    lost = f"slicing costs {all_units - units} of {all_units} units"
+    if units == all_units:
+        lost = "slicing costs no units"
+    elif largest.profile.size < made.device.memory_slots:
+        lost = f"{units} of {all_units} units"  # others may have the rest
     before, after = whole.prediction.latency_ms.value, largest.prediction.latency_ms.value
     return (
-        f"{part(largest)} against the un-sliced card: slicing costs {lost}, {format_ms(after)}"
+        f"{part(largest)} against the un-sliced card: {lost}, {format_ms(after)}"
         f" against {format_ms(before)}."
     )
 

@@ -180,6 +180,10 @@ def pack(
 
     read = [str(each) for each in (workloads, current, what_if) if each is not None]
     check_outputs((output, html), inputs=read)
+    if gpus_per_host < 1:
+        raise UsageError(
+            f"--gpus-per-host {gpus_per_host} leaves no card in a machine; give 1 or more"
+        )
     _check_emit(emit, emit_dir, as_json=as_json, outputs=(output, html), read=read)
     asked = PackOptions(
         costs=_numbers("--cost", cost, "1,2"),

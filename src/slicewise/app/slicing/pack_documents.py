@@ -122,6 +122,7 @@ def _workload(each: Outcome) -> Json:
         "percentile": spec.percentile,
         "slices": len(each.uses),
         "capacity_per_s": each.capacity_per_s,
+        "capacity_largest_batch_per_s": each.capacity_largest_batch_per_s,
         "head_room": _finite(each.head_room),
         "unserved_per_s": each.unserved_per_s,
         "simulated": None

@@ -23,6 +23,7 @@ from slicewise.app.slicing.pack_words import (
     cards_used,
     change_lines,
     doubt_line,
+    growth_line,
     head_room,
     interval_cell,
     kinds_used,
@@ -71,11 +72,11 @@ def _facts(made: PackResult) -> Html:
     best = max(packing.bounds, key=lambda bound: bound.value, default=None)
     what = "Power" if made.problem.objective is PackObjective.ENERGY else "Cards"
     items = [
-        Fact(what, objective(made, packing.value), f"in {counted(packing.gpus_used, 'GPU')}"),
+        Fact(what, objective(made, packing.value), _of_cards(made)),
         Fact(
             "Least that could do",
             objective(made, packing.bound) if best is not None else "not known",
-            "" if best is None else clean(best.method),
+            "" if best is None else "no packing has less",
         ),
         Fact(
             "Requests",
@@ -87,6 +88,15 @@ def _facts(made: PackResult) -> Html:
         ),
     ]
     return facts(items)
+
+
+def _of_cards(made: PackResult) -> str:
+    """Return what stands under the objective: the cards, where it does not tell them itself."""
+    cards = counted(made.packing.gpus_used, "GPU")
+    if objective(made, made.packing.value) != cards:
+        return f"in {cards}"
+    kinds = len({gpu.device for gpu in made.used})
+    return f"of {counted(kinds, 'kind')}" if kinds else ""
 
 
 def _cards(made: PackResult) -> list[Section]:
@@ -150,7 +160,12 @@ def _workloads(made: PackResult) -> Section:
             f"{each.spec.percentile:g}",
         ]
         rows.append([*cells, simulated_cell(each)] if made.simulated else cells)
-    body = table(columns, rows, caption="Workloads", filterable=len(rows) > 20)
+    body = join(
+        (
+            table(columns, rows, caption="Workloads", filterable=len(rows) > 20),
+            sentence(growth_line(made), style="quiet") if growth_line(made) else "",
+        )
+    )
     return Section("workloads", f"{counted(len(rows), 'workload')}", body, "Workloads")
 
 

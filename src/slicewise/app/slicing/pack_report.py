@@ -12,6 +12,7 @@ from slicewise.app.slicing.pack_words import (
     cards_used,
     change_lines,
     doubt_line,
+    growth_line,
     head_room,
     interval_cell,
     kinds_used,
@@ -40,7 +41,7 @@ def pack_report(made: PackResult, *, width: int) -> RenderableType:
     parts += [Text(line) for line in told if line]
     parts += _drawings(made)
     parts += [Text(), _table(made, width), Text(_legend(made), style="dim")]
-    parts += [Text(line) for line in left_over_lines(made)]
+    parts += [Text(line) for line in (growth_line(made), *left_over_lines(made)) if line]
     parts += notes_lines(made.notes)
     return Group(*parts)
 

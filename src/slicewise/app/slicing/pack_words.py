@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from slicewise.app.words import clean, counted, interval
 from slicewise.core.packing import LatencyModel, Offer, PackObjective, PlacedGpu
+from slicewise.core.ties import TIE
 from slicewise.core.units import format_ms, format_number
 from slicewise.flows.packing.options import USUAL_SAFETY
 from slicewise.flows.packing.result import Outcome, PackResult, SliceUse
@@ -94,7 +95,9 @@ def proof(made: PackResult) -> str:
     if least is not None and _is_counted(made):
         verb = "is" if least == 1 else "are"
         return f"at least {counted(least, 'GPU')} {verb} needed{tail}"
-    return f"at most {100 * packing.gap:.2g} % above the least possible{tail}"
+    above = 100 * (packing.value / packing.bound - 1)
+    digits = f"{above:.2g}" if above < 99.5 else f"{above:,.0f}"
+    return f"at most {digits} % above the least possible{tail}"
 
 
 def _is_counted(made: PackResult) -> bool:
@@ -185,19 +188,30 @@ def change_lines(made: PackResult) -> list[str]:
         moves = made.packing.moves
         against = "the packing without" if made.before is not None else "the current layout"
         slices = counted(moves, "slice") if moves else "no slice"
-        told.append(f"Against {against}: {slices} made, removed or given to another workload.")
+        told.append(
+            f"Against {against}: {slices} made, removed, or taken from a workload for another."
+        )
     return told
 
 
 def unserved_line(made: PackResult) -> str:
     """Return the workloads that no card is left for and what would do, as one sentence."""
     unserved = made.packing.unserved
-    names = [clean(each.workload) for each in unserved]
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    what = "workload" if len(names) == 1 else "workloads"
-    told = f"{what} {', '.join(names[:_MOST])}{more} {_are(names)} not served in full"
+    asked = {each.spec.name: each.spec.rate_per_s for each in made.outcomes}
+    lacking = [
+        f"{clean(each.workload)} lacks {_rate(each.rate_per_s)} of"
+        f" {_rate(asked[each.workload])} requests/s"
+        for each in unserved
+    ]
+    more = f" and {len(lacking) - _MOST} more" if len(lacking) > _MOST else ""
+    told = f"{counted(len(lacking), 'workload')} {_are(lacking)} not served in full"
     reasons = dict.fromkeys(clean(each.reason) for each in unserved)
-    return f"{told}: {next(iter(reasons))}"
+    return f"{told}, {', '.join(lacking[:_MOST])}{more}: {'; '.join(reasons)}"
+
+
+def _rate(per_s: float) -> str:
+    """Return '8,250', or three digits where it is small or vast."""
+    return f"{per_s:,.0f}" if 100 <= per_s < 1e9 else format_number(per_s)
 
 
 def _are(things: Sequence[object]) -> str:
@@ -229,7 +243,23 @@ def _have(things: Sequence[object]) -> str:
 
 def head_room(outcome: Outcome) -> str:
     """Return the part by which a rate can grow: '+35 %'."""
-    return f"{100 * outcome.head_room:+.0f} %"
+    return f"{100 * outcome.head_room:+,.0f} %"
+
+
+def growth_line(made: PackResult) -> str:
+    """Return what the same slices would carry with the ways that carry most, or ''."""
+    told = [
+        f"{clean(each.spec.name)} {format_number(each.capacity_largest_batch_per_s)}/s"
+        for each in made.outcomes
+        if each.capacity_largest_batch_per_s > each.capacity_per_s * (1 + TIE)
+    ]
+    if not told:
+        return ""
+    more = f" and {counted(len(told) - _MOST, 'more workload')}" if len(told) > _MOST else ""
+    return (
+        "Each slice has the quickest batch that leaves a fifth of it free, if any does; with the"
+        f" batch that carries most: {', '.join(told[:_MOST])}{more}."
+    )
 
 
 def simulated_cell(outcome: Outcome) -> str:

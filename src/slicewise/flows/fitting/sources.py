@@ -149,6 +149,7 @@ def measured_source(
     `UsageError` for options that are a model's, and where the batch is not named and the file has
     several.
     """
+    from slicewise.flows.fitting.odd_rows import odd_notes
     from slicewise.flows.measured_file import read_measured
     from slicewise.predict.measured import measured_curve
 
@@ -170,11 +171,13 @@ def measured_source(
             f" {batches[-1]}"
         )
     size = batches[0] if batch is None else positive("batch", batch)
+    rows = read.on(device)
+    odd = odd_notes(read.path, rows, read.lines, device)
     curve = measured_curve(
-        read.on(device),
+        rows,
         device,
         model=path.stem,
         precision="unknown" if options.precision is None else options.precision,
         transfer_bytes_per_item=item_bytes,
     )
-    return MeasuredModel(read.path, curve, size, read.notes)
+    return MeasuredModel(read.path, curve, size, (*read.notes, *odd))

@@ -72,6 +72,12 @@ def stock_of(
 
 
 def _for_each(what: str, given: Sequence[_T], names: Sequence[str], *, usual: _T) -> list[_T]:
+    listed: object = given
+    if isinstance(listed, str) or not isinstance(listed, Sequence):
+        raise UsageError(
+            f"{what}s {given!r} is no list with one value for each kind of card; give"
+            f" [{given!r}], one for all"
+        )
     values = list(given) or [usual]
     if len(values) == 1:
         return values * len(names)

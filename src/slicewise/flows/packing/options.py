@@ -8,6 +8,7 @@ from os import PathLike
 from slicewise.core.errors import UsageError
 from slicewise.core.packing import LatencyModel, PackObjective
 from slicewise.core.plugins import did_you_mean
+from slicewise.flows.figures import is_number, shown
 from slicewise.flows.load import positive
 from slicewise.flows.packing.workload import WorkloadSpec
 from slicewise.flows.predict import PredictOptions
@@ -47,17 +48,22 @@ class PackOptions:
     def __post_init__(self) -> None:
         _word("objective", self.objective, [each.value for each in PackObjective])
         _word("latency model", self.latency_model, [each.value for each in LatencyModel])
-        if self.safety is not None and not 0 <= self.safety < math.inf:
+        if self.safety is not None and not (
+            is_number(self.safety) and 0 <= self.safety < math.inf
+        ):
             raise UsageError(
-                f"safety {self.safety:g} is no part of the target, 0 or more; write --safety 0.1"
+                f"safety {shown(self.safety)} is no part of the target, 0 or more; write"
+                " --safety 0.1"
             )
-        if not 0 < self.time_limit_s < math.inf:
+        if not (is_number(self.time_limit_s) and 0 < self.time_limit_s < math.inf):
             raise UsageError(
-                f"time limit {self.time_limit_s:g} s leaves no time to find a packing; give"
+                f"time limit {shown(self.time_limit_s)} s leaves no time to find a packing; give"
                 " --time-limit 60"
             )
-        if not 0 <= self.seed < 2**31:
-            raise UsageError(f"seed {self.seed} is not between 0 and 2^31 - 1; write --seed 0")
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**31):
+            raise UsageError(
+                f"seed {self.seed!r} is no whole number from 0 to 2^31 - 1; write --seed 0"
+            )
         if self.workers is not None:
             positive("workers", self.workers)
 

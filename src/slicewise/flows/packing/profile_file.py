@@ -23,6 +23,8 @@ _LARGEST_BYTES = 16 * 2**20
 # How far the throughput of a row may be from processes x batch / latency without a remark: what
 # waits between two batches makes it less, a window of measuring cut at its ends more.
 _ODD_THROUGHPUT = 0.2
+# Above so many times that rate a row contradicts itself: no window of measuring is cut so badly.
+_MOST_THROUGHPUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,12 @@ def _row(given: Mapping[str, str], where: str, line: int) -> ProfileRow:
         raise UsageError(f"{where}latency_ms is empty; write the milliseconds of one batch")
     follows_per_s = processes * batch / latency_ms * 1e3
     throughput_per_s = _number(given, "throughput_per_s", where)
+    if throughput_per_s is not None and throughput_per_s > _MOST_THROUGHPUT * follows_per_s:
+        raise UsageError(
+            f"{where}throughput_per_s {throughput_per_s:g} is more than twice what"
+            f" {processes} x {batch} items in {latency_ms:g} ms can give, {follows_per_s:.4g};"
+            " mend one of them, or leave throughput_per_s empty"
+        )
     return ProfileRow(
         slice=given["slice"] or None,
         batch=batch,
@@ -192,7 +200,7 @@ def _number(given: Mapping[str, str], name: str, where: str) -> float | None:
     if not text:
         return None
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # Python's own 1_000
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

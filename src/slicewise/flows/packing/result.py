@@ -14,6 +14,8 @@ from slicewise.core.packing import (
     PlacedGpu,
     PlacedSlice,
 )
+from slicewise.core.ties import TIE
+from slicewise.flows.packing.calm import most_per_s
 from slicewise.flows.packing.offers import Served
 from slicewise.flows.packing.options import PackOptions
 from slicewise.flows.packing.workload import WorkloadSpec
@@ -32,8 +34,8 @@ class Simulated:
 
     @property
     def is_met(self) -> bool:
-        """True if the target was met."""
-        return self.latency_ms <= self.target_ms
+        """True if the target was met, rounding aside."""
+        return self.latency_ms <= self.target_ms * (1 + TIE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,18 @@ class SliceUse:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a workload got: its slices, what they carry, and what is left of its requests."""
+    """What a workload got: its slices, what they carry, and what is left of its requests.
+
+    `capacity_largest_batch_per_s` is what the same slices would carry in the way that carries
+    most, mostly a larger batch: a slice has the quickest way that carries what it has to.
+    """
 
     spec: WorkloadSpec
     uses: tuple[SliceUse, ...]
     unserved_per_s: float = 0.0
     reason: str = ""
     simulated: Simulated | None = None
+    capacity_largest_batch_per_s: float = 0.0
 
     @property
     def capacity_per_s(self) -> float:
@@ -126,6 +133,7 @@ class PackResult:
                     0.0 if rest is None else rest.rate_per_s,
                     "" if rest is None else rest.reason,
                     played.get(name),
+                    math.fsum(most_per_s(each.workload, use.offer) for use in uses.get(name, ())),
                 )
             )
         return tuple(made)

@@ -14,6 +14,7 @@ from slicewise.core.errors import UsageError
 from slicewise.core.graph import LARGEST_DIMENSION
 from slicewise.core.plugins import did_you_mean
 from slicewise.core.precision import Precision
+from slicewise.flows.figures import is_number
 from slicewise.flows.load import ModelLike, positive
 
 # What is tried where nothing is asked for: the range of the published rule (ParvaGPU, SC'24:
@@ -77,14 +78,16 @@ class WorkloadSpec:
             raise self.mistake(f"name {self.name!r} of a workload is no text; write one")
         self._check_source()
         for what, value in (("rate_per_s", self.rate_per_s), ("latency_ms", self.latency_ms)):
-            if not _is_number(value) or not 0 < value < math.inf:
+            if not is_number(value) or not 0 < value < math.inf:
                 raise self.mistake(
                     f"{what} {value!r} of workload {self.name!r} is no positive number; give one"
                 )
-        if not _is_number(self.percentile) or not 0 < self.percentile < 100:
+        if is_number(self.percentile) and 0 < self.percentile < 1:
+            raise self.mistake(under_one(self.percentile))
+        if not is_number(self.percentile) or not 1 <= self.percentile < 100:
             raise self.mistake(
-                f"percentile {self.percentile!r} of workload {self.name!r} is not over 0 and under"
-                " 100; write 99"
+                f"percentile {self.percentile!r} of workload {self.name!r} is not at least 1 and"
+                " under 100; write 99"
             )
         self._check_ways()
         self._check_words()
@@ -176,8 +179,10 @@ class WorkloadSpec:
             raise self.mistake(f"{err} (workload {self.name!r})") from err
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def under_one(percentile: float) -> str:
+    """Return what is wrong with a percentile given as a part of one."""
+    meant = f"{100 * percentile:g}"
+    return f"percentile {percentile:g} is under 1; write {meant} for {meant} %"
 
 
 def refuse_duplicates(specs: Sequence[WorkloadSpec]) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from slicewise.core.graph import LARGEST_DIMENSION
+from slicewise.flows.figures import is_number
 from slicewise.flows.packing.workload import (
     MOST_PROCESSES,
     USUAL_PERCENTILE,
     Isolation,
     WorkloadSpec,
     refuse_duplicates,
+    under_one,
 )
 from slicewise.flows.spec_file import Entry, read_entries
 
@@ -77,7 +79,7 @@ def _workload(entry: Entry, folder: Path) -> WorkloadSpec:
         precision=_text(given.get("precision")),
         runtime=_text(given.get("runtime")),
         layout=_text(given.get("layout")) or "nchw",
-        dims=_by_name(given.get("dims"), lambda item: item.whole(most=LARGEST_DIMENSION)),
+        dims=_by_name(given.get("dims"), lambda item: _one(item).whole(most=LARGEST_DIMENSION)),
         inputs=_by_name(given.get("input"), _shape, alone=True),
         batch_axes=_by_name(given.get("batch_axis"), _axis, alone=True),
         scales_missing=_flag(given.get("scale_missing")),
@@ -85,9 +87,17 @@ def _workload(entry: Entry, folder: Path) -> WorkloadSpec:
     )
 
 
+def _one(entry: Entry) -> Entry:
+    """Return an entry that holds one value; a list or mapping in its place is a mistake."""
+    if isinstance(entry.value, list | dict):
+        kind = "a list" if isinstance(entry.value, list) else "a mapping"
+        raise entry.mistake(f"{entry.what} is {kind}; write one value")
+    return entry
+
+
 def _quantity(entry: Entry, units: dict[str, float], example: str) -> float:
     """Return a positive number, converted where a known unit stands behind it."""
-    if not isinstance(entry.value, str):
+    if not isinstance(_one(entry).value, str):
         return entry.number()
     match = _WITH_UNIT.fullmatch(entry.value)
     factor = None if match is None else units.get(match[2].replace(" ", ""))
@@ -103,14 +113,16 @@ def _quantity(entry: Entry, units: dict[str, float], example: str) -> float:
 def _percentile(entry: Entry | None) -> float:
     if entry is None:
         return USUAL_PERCENTILE
-    value = entry.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 100:
-        raise entry.mistake(f"percentile {value!r} is not over 0 and under 100; write 99")
+    value = _one(entry).value
+    if is_number(value) and 0 < value < 1:
+        raise entry.mistake(under_one(value))
+    if not is_number(value) or not 1 <= value < 100:
+        raise entry.mistake(f"percentile {value!r} is not from 1 to under 100; write 99")
     return float(value)
 
 
 def _word(entry: Entry, known: Sequence[str]) -> str:
-    if entry.value not in known:
+    if _one(entry).value not in known:
         from slicewise.core.plugins import did_you_mean
 
         raise entry.mistake(
@@ -147,7 +159,7 @@ def _wholes(entry: Entry | None, *, most: int) -> tuple[int, ...]:
     items = entry.items()
     if not items:
         raise entry.mistake(f"{entry.what} is an empty list; name one, or leave it out")
-    return tuple(item.whole(most=most) for item in items)
+    return tuple(_one(item).whole(most=most) for item in items)
 
 
 def _by_name(
@@ -166,7 +178,7 @@ def _by_name(
 def _shape(entry: Entry) -> tuple[int, ...]:
     """Return the sizes of '1x3x224x224' or [1, 3, 224, 224]."""
     if isinstance(entry.value, list):
-        return tuple(item.whole(most=LARGEST_DIMENSION) for item in entry.value)
+        return tuple(_one(item).whole(most=LARGEST_DIMENSION) for item in entry.value)
     sizes = entry.text().lower().split("x")
     if not all(size.isascii() and size.isdigit() and size.strip("0") for size in sizes):
         raise entry.mistake(f"input {entry.value!r} is no shape; write 1x3x224x224")
@@ -174,7 +186,7 @@ def _shape(entry: Entry) -> tuple[int, ...]:
 
 
 def _axis(entry: Entry) -> int | None:
-    if entry.value is None or entry.value == "none":
+    if _one(entry).value is None or entry.value == "none":
         return None
     if isinstance(entry.value, bool) or not isinstance(entry.value, int):
         raise entry.mistake(f"batch_axis {entry.value!r} is no axis; write 0, 1, -2 or none")

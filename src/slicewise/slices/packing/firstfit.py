@@ -4,17 +4,20 @@ The built-in search: it needs no solver, gives the first answer of every search,
 where ortools is absent. No bound is made here.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from slicewise.slices.packing.material import Ints, Material
+from slicewise.slices.packing.material import SHARE, Ints, Material, Option
 from slicewise.slices.packing.patterns import Patterns, Pick, cost_of
 from slicewise.slices.packing.prices import Floats
 
 _TRIED = 6  # patterns of a workload that are tried, the cheapest at the prices
 _TRIED_MORE = 40  # until one has room, if none of those has
+_BULK = 32  # cards' worth of equal slices that are placed one by one; more go by whole cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,11 @@ class _Fill:
         return self.worth[content]
 
 
+State = tuple[int, tuple[int, ...]]  # of a card: its kind and content
+
 # cards with their content, how many of each kind, and where each workload is
 Saved = tuple[
-    dict[int, tuple[int, tuple[int, ...]]],
+    dict[int, State],
     list[int],
     dict[int, tuple[Pick, list[tuple[int, int]]]],
 ]
@@ -104,12 +109,13 @@ class Filler:
             for r in range(len(material.resources))
         ]
         # card -> (kind, content); workload -> its pattern and the card of each of its slices
-        self.cards: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.cards: dict[int, State] = {}
         # the same the other way round; dicts, since they keep their order
-        self.alike: dict[tuple[int, tuple[int, ...]], dict[int, None]] = {}
+        self.alike: dict[State, dict[int, None]] = {}
         self.opened = [0] * len(material.cards)
         self.placed: dict[int, tuple[Pick, list[tuple[int, int]]]] = {}
         self.next_card = 0
+        self.may_leave = any(o.resource < 0 for each in material.options for o in each)
         priced = patterns.usage @ prices + patterns.cost
         self.ways = [
             _ways(patterns, w, priced[patterns.first[w] : patterns.first[w + 1]])
@@ -139,15 +145,22 @@ class Filler:
 
     def _try(
         self, workload: int, pick: Pick, generator: np.random.Generator | None
-    ) -> tuple[float, dict[int, tuple[int, tuple[int, ...]]], list[tuple[int, int]]] | None:
+    ) -> tuple[float, dict[int, State], list[tuple[int, int]]] | None:
         """Return the loss, the cards changed and each slice's card; None without room."""
         options = self.material.options[workload]
         loss = float(cost_of(options, pick))
-        changed: dict[int, tuple[int, tuple[int, ...]]] = {}
-        homes = []
+        changed: dict[int, State] = {}
         opened = list(self.opened)
-        slices = [options[i].resource for i, count in pick for _ in range(count)]
-        slices = [r for r in slices if r >= 0]
+        wanted: Counter[int] = Counter()
+        for i, count in pick:
+            if options[i].resource >= 0:
+                wanted[options[i].resource] += count
+        if any(count > self._most(resource) for resource, count in wanted.items()):
+            return None
+        bulk, homes, lost_there = self._in_bulk(wanted, opened)
+        loss += lost_there
+        next_card = self.next_card + len(bulk)
+        slices = list(wanted.elements())
         for resource in sorted(slices, key=lambda r: -self.prices[r]):
             best: tuple[float, int, int, tuple[int, ...]] | None = None
             # cards of like content are alike: the first of each kind of content stands for all
@@ -165,27 +178,138 @@ class Filler:
                     best = (lost, card, kind, after)
             fresh = self._fresh(resource, opened)
             if fresh is not None and (best is None or fresh[0] < best[0]):
-                card = max([self.next_card - 1, *changed]) + 1
-                best = (fresh[0], card, fresh[1], fresh[2])
-                opened[fresh[1]] += 1
+                best = (fresh[0], next_card, fresh[1], fresh[2])
             if best is None:
                 return None
             lost, card, kind, after = best
+            if card == next_card:
+                opened[kind] += 1
+                next_card += 1
             loss += lost
             changed[card] = (kind, after)
             homes.append((card, resource))
-        return loss, changed, homes
+        return loss, {**bulk, **changed}, homes
 
-    def _first(
-        self, without: Mapping[int, object]
-    ) -> Iterator[tuple[tuple[int, tuple[int, ...]], int]]:
+    def _most(self, resource: int) -> float:
+        """Return how many of a slice all cards hold at most."""
+        total = 0.0
+        for kind in self.serving_kinds[resource]:
+            count = self.material.cards[kind].count
+            each = int(self.kinds[kind].layouts[:, resource].max())
+            total += math.inf if count is None else count * each
+        return total
+
+    def _in_bulk(
+        self, wanted: Counter[int], opened: list[int]
+    ) -> tuple[dict[int, State], list[tuple[int, int]], float]:
+        """Open cards full of one slice while very many of it are wanted, and take them off.
+
+        Returns the cards, each slice's card, and what is lost.
+        """
+        made: dict[int, State] = {}
+        homes: list[tuple[int, int]] = []
+        loss = 0.0
+        for resource in list(wanted):
+            while (fresh := self._fresh(resource, opened)) is not None:
+                kind, fill = fresh[1], self.kinds[fresh[1]]
+                most = int(fill.layouts[:, resource].max())
+                number = wanted[resource] // most - _BULK
+                count = self.material.cards[kind].count
+                if count is not None:
+                    number = min(number, count - opened[kind])
+                if number <= 0:
+                    break
+                content = tuple(most if r == resource else 0 for r in range(len(self.empty)))
+                for card in range(self.next_card + len(made), self.next_card + len(made) + number):
+                    made[card] = (kind, content)
+                    homes += [(card, resource)] * most
+                opened[kind] += number
+                wanted[resource] -= number * most
+                loss += number * (self.material.cards[kind].cost - fill.free_worth(content))
+        return made, homes, loss
+
+    def top_up(self, workload: int) -> None:
+        """Give a workload that leaves some of its rate more slices as long as there is room.
+
+        Cards that are empty are filled whole with what serves most of it, then what is left one
+        by one, the slices first that serve most for their price.
+        """
+        options = self.material.options[workload]
+        pick, homes = self.placed[workload]
+        leaving = [i for i, _ in pick if options[i].resource < 0]
+        if not leaving:
+            return
+        counts = Counter({i: count for i, count in pick if i not in leaving})
+        rest = SHARE - sum(options[i].share * count for i, count in counts.items())
+        by_resource = {o.resource: i for i, o in enumerate(options) if o.resource >= 0}
+        shares = np.zeros(len(self.empty))
+        for resource, i in by_resource.items():
+            shares[resource] = options[i].share
+        homes = list(homes)
+        for kind, cards in enumerate(self.material.cards):
+            served = cards.layouts @ shares
+            row = cards.layouts[int(np.argmax(served))].tolist()
+            content = tuple(n if r in by_resource else 0 for r, n in enumerate(row))
+            whole = sum(options[i].share * content[r] for r, i in by_resource.items())
+            if cards.count is None or whole == 0:
+                continue
+            for _ in range(min(cards.count - self.opened[kind], rest // whole)):
+                homes += [(self.next_card, r) for r, n in enumerate(content) for _ in range(n)]
+                self._open((kind, content))
+                rest -= whole
+                counts.update({i: content[r] for r, i in by_resource.items() if content[r]})
+        while rest > 0:
+            found = self._best_slice(options, by_resource, rest)
+            if found is None:
+                break
+            i, card, state = found
+            if card is None:
+                card = self._open(state)
+            else:
+                self._set(card, state)
+            homes.append((card, options[i].resource))
+            counts[i] += 1
+            rest -= options[i].share
+        made = [*((i, n) for i, n in counts.items() if n), *((i, 1) for i in leaving if rest > 0)]
+        now = tuple(sorted(made))
+        self.patterns.add(workload, now)
+        self.placed[workload] = (now, homes)
+
+    def _open(self, state: State) -> int:
+        """Open a card; return its number."""
+        card = self.next_card
+        self.next_card += 1
+        self.opened[state[0]] += 1
+        self._set(card, state)
+        return card
+
+    def _best_slice(
+        self, options: Sequence[Option], by_resource: Mapping[int, int], rest: int
+    ) -> tuple[int, int | None, State] | None:
+        """Return the slice with room that serves most of the rest for its price: the option, the
+        card (None: a new one), and what is on it then."""
+        order = sorted(
+            by_resource.items(),
+            key=lambda each: -min(rest, options[each[1]].share) / (self.prices[each[0]] + 1e-9),
+        )
+        for resource, i in order:
+            for (kind, content), card in self._first({}):
+                after = self.kinds[kind].with_one(content, resource)
+                if after is not None:
+                    return i, card, (kind, after)
+            fresh = self._fresh(resource, self.opened)
+            if fresh is not None:
+                return i, None, (fresh[1], fresh[2])
+        return None
+
+    def _first(self, without: Mapping[int, object]) -> Iterator[tuple[State, int]]:
         """Yield a card of each kind of content, none of `without`."""
         for state, cards in self.alike.items():
             card = next((each for each in cards if each not in without), None)
             if card is not None:
                 yield state, card
 
-    def _set(self, card: int, state: tuple[int, tuple[int, ...]] | None) -> None:
+    def _set(self, card: int, state: State | None) -> None:
         """Change what is on a card; None closes it."""
         before = self.cards.pop(card, None)
         if before is not None:
@@ -238,9 +362,9 @@ class Filler:
     def choice(self) -> Choice:
         """Return what stands as a choice: each card with a layout that holds its content."""
         cards = []
-        for kind, content in self.cards.values():
+        for (kind, content), alike in self.alike.items():
             rows = (self.kinds[kind].layouts >= np.array(content)).all(axis=1)
-            cards.append((kind, int(np.argmax(rows))))
+            cards += [(kind, int(np.argmax(rows)))] * len(alike)
         count = len(self.material.options)
         picks = [self.placed[w][0] if w in self.placed else None for w in range(count)]
         return judged(self.material, picks, cards)
@@ -263,7 +387,26 @@ def first_fit(filler: Filler) -> Choice:
     )
     for workload in order:
         filler.put(workload)
+    if filler.may_leave:
+        _top_up_all(filler)
     return filler.choice()
+
+
+def _top_up_all(filler: Filler) -> None:
+    """Use what room is left: the workload first whose next slice serves most of what counts."""
+    options = filler.material.options
+    for workload in sorted(
+        filler.placed,
+        key=lambda w: (
+            -max(o.share for o in options[w] if o.resource >= 0) * _of_leaving(options[w])
+        ),
+    ):
+        filler.top_up(workload)
+
+
+def _of_leaving(options: Sequence[Option]) -> int:
+    """Return what leaving a workload costs."""
+    return max(option.cost for option in options if option.resource < 0)
 
 
 def ruin_and_recreate(
@@ -306,6 +449,8 @@ def ruin_and_recreate(
         order = np.argsort([-filler.price_of[w] * n for w, n in zip(again, noise, strict=True)])
         for i in order:
             filler.put(again[int(i)], generator)
+        if filler.may_leave:
+            _top_up_all(filler)
         made = filler.choice()
         if made.rank <= best.rank:
             if made.rank < best.rank:

@@ -8,7 +8,7 @@ sum to one. Nothing is searched for here; everything later is exact in these num
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -33,6 +33,11 @@ SHARE = 10**12
 _WATT = 10**8  # whole numbers in a watt
 _ENDLESS = 10**6  # cards that cost nothing and have no end
 _PARTS = 10**6  # costs of cards are told in millionths at the finest
+_FINEST = 10**12  # whole numbers in the dearest card: thousands of it are far within 64 bits
+_MOST_COST = 10**6  # of a card; and of the dearest in the cheapest
+# Where some is left unserved: parts of a workload, and what even one counts that asks for far
+# more than there is (its share of the rate would be nothing).
+_LEAVE_PARTS, _LEAST_LEFT = 10**7, Fraction(1, 1000)
 
 Ints = npt.NDArray[np.int64]
 Resource = tuple[str, str | None]
@@ -106,7 +111,8 @@ def prepare(problem: PackProblem, *, may_leave: bool = False) -> Material:
     """Return the problem in numbers; `UsageError` for a `current` that the stock cannot hold.
 
     `may_leave`: the cost is the share of each workload that is left unserved, summed, and only
-    then that of the cards.
+    then that of the cards. What the free cards could not carry of a workload even if all were its
+    own is left out of its rate beforehand, so that no pattern is larger than the stock.
     """
     scale, card_costs = _scaled(problem, may_leave=may_leave)
     energy = _WATT if problem.objective is PackObjective.ENERGY and not may_leave else 0
@@ -119,25 +125,93 @@ def prepare(problem: PackProblem, *, may_leave: bool = False) -> Material:
     resources = tuple(each for each in allowed if each in used)
     index = {resource: i for i, resource in enumerate(resources)}
     smaller = _smaller(problem, resources)
+    cards, sunk = _cards(problem, resources, card_costs)
     names, options = [], []
     for workload, offers in zip(problem.workloads, wanted, strict=True):
-        left = workload.rate_per_s - carried_in_use(problem, workload)
-        if left <= 1e-9 * workload.rate_per_s or not offers:
+        left = _asked(problem, workload, offers, resources, cards, may_leave=may_leave)
+        if left <= 0 or not offers:
             continue
         ways = [_option(o, index[o.device, o.profile], left, energy) for o in offers]
         kept = _undominated(ways, smaller)
         if may_leave:
-            part = Fraction(left) / Fraction(workload.rate_per_s)
+            part = max(_LEAST_LEFT, Fraction(left) / Fraction(workload.rate_per_s))
             kept.append(Option(-1, SHARE, math.floor(scale * part), None))
         names.append(workload.name)
         options.append(tuple(kept))
-    cards, sunk = _cards(problem, resources, card_costs)
     sunk += _in_use_cost(problem, energy)
     unit = math.gcd(*(each.cost for each in cards)) if not (energy or may_leave) else 1
     return Material(
         problem, resources, cards, tuple(names), tuple(options), smaller, scale, max(unit, 1),
         sunk, tuple(notes),
     )  # fmt: skip
+
+
+def _asked(
+    problem: PackProblem,
+    workload: PackWorkload,
+    offers: Sequence[Offer],
+    resources: Sequence[Resource],
+    cards: Sequence[Cards],
+    *,
+    may_leave: bool,
+) -> float:
+    """Return the rate that slices in use do not carry; of it what the free cards could carry."""
+    left = workload.rate_per_s - carried_in_use(problem, workload)
+    if left <= 1e-9 * workload.rate_per_s:
+        return 0.0
+    if may_leave:
+        left = min(left, carried_alone(offers, resources, cards))
+    return left
+
+
+def carried_alone(
+    offers: Sequence[Offer], resources: Sequence[Resource], cards: Sequence[Cards]
+) -> float:
+    """Return the rate of one workload that the cards could carry if all were its own."""
+    capacity = dict.fromkeys(resources, 0.0)
+    for each in offers:
+        resource = (each.device, each.profile)
+        if resource in capacity:
+            capacity[resource] = max(capacity[resource], each.capacity_per_s)
+    row = np.array([capacity[each] for each in resources])
+    total = 0.0
+    for kind in cards:
+        best = float((kind.layouts @ row).max())
+        if best > 0:
+            total += math.inf if kind.count is None else best * kind.count
+    return total
+
+
+def beyond(material: Material) -> bool:
+    """True if some workload asks for more than all free cards carry if all were its own."""
+    problem = material.problem
+    return any(
+        workload.rate_per_s - carried_in_use(problem, workload)
+        > carried_alone(workload.offers, material.resources, material.cards) * (1 + 1e-9)
+        for workload in problem.workloads
+        if workload.name in material.names
+    )
+
+
+def least_cards(problem: PackProblem) -> float:
+    """Return a number of cards that are needed at least, or that there are if they are fewer.
+
+    A card that serves one workload alone with its best layout serves most of it.
+    """
+    resources = _allowed(problem.stock)
+    endless = tuple(replace(each, count=1) for each in problem.stock)
+    free = replace(problem, stock=endless, current=())
+    cards, _ = _cards(free, resources, dict.fromkeys([s.device.name for s in problem.stock], 1))
+    needed = 0.0
+    for workload in problem.workloads:
+        left = workload.rate_per_s - carried_in_use(problem, workload)
+        best = max(
+            (carried_alone(workload.offers, resources, (kind,)) for kind in cards), default=0.0
+        )
+        if best > 0 and left > 0:
+            needed += left / best
+    there = [each.count for each in problem.stock]
+    return min(needed, sum(math.inf if count is None else count for count in there))
 
 
 def carried_in_use(problem: PackProblem, workload: PackWorkload) -> float:
@@ -187,8 +261,15 @@ def full_options(material: Material) -> dict[str, list[Option]]:
     found = {}
     for workload in material.problem.workloads:
         if workload.name in material.names:
-            left = workload.rate_per_s - carried_in_use(material.problem, workload)
+            may_leave = any(
+                option.resource < 0
+                for option in material.options[material.names.index(workload.name)]
+            )
             offers = _kept_offers(workload, material.resources, [], by_energy=False)
+            left = _asked(
+                material.problem, workload, offers, material.resources, material.cards,
+                may_leave=may_leave,
+            )  # fmt: skip
             found[workload.name] = [
                 _option(offer, index[offer.device, offer.profile], left, 0) for offer in offers
             ]
@@ -202,21 +283,33 @@ def _scaled(problem: PackProblem, *, may_leave: bool) -> tuple[int, dict[str, in
             each.device.name: math.floor(each.device.idle_power_w * _WATT)
             for each in problem.stock
         }
+    for each in problem.stock:
+        if not 1 / _PARTS <= each.cost <= _MOST_COST:
+            raise UsageError(
+                f"cost {each.cost:g} of {each.device.name} must be from {1 / _PARTS:g} to"
+                f" {_MOST_COST:,}; give 1 where all cost the same"
+            )
+    dear = max(problem.stock, key=lambda each: each.cost)
+    cheap = min(problem.stock, key=lambda each: each.cost)
+    if dear.cost > _MOST_COST * cheap.cost:
+        raise UsageError(
+            f"cost {dear.cost:g} of {dear.device.name} is more than {_MOST_COST:,} times cost"
+            f" {cheap.cost:g} of {cheap.device.name}; leave the dearer card out"
+        )
     costs = {
         each.device.name: Fraction(each.cost).limit_denominator(_PARTS) for each in problem.stock
     }
-    for each in problem.stock:
-        if not 0 < each.cost < math.inf or costs[each.device.name] == 0:
-            raise UsageError(
-                f"cost {each.cost:g} of {each.device.name} must be over 0; give 1 where all cost"
-                " the same"
-            )
-    scale = math.lcm(*(each.denominator for each in costs.values()))
-    whole = {name: int(cost * scale) for name, cost in costs.items()}
+    # rounded down where no number of parts tells all of them exactly: a bound stays one
+    exact = math.lcm(*(each.denominator for each in costs.values()))
+    scale = min(exact, math.floor(_FINEST / max(1.0, dear.cost)))
+    whole = {name: max(1, math.floor(cost * scale)) for name, cost in costs.items()}
     if not may_leave:
         return scale, whole
     most = sum(whole[each.device.name] * (each.count or 0) for each in problem.stock)
-    return _PARTS * (most + 1), whole
+    if most > _PARTS:  # here they only decide among answers that serve as much
+        whole = {name: max(1, cost * _PARTS // most) for name, cost in whole.items()}
+        most = sum(whole[each.device.name] * (each.count or 0) for each in problem.stock)
+    return _LEAVE_PARTS * (most + 1), whole
 
 
 def _allowed(stock: Sequence[GpuStock]) -> tuple[Resource, ...]:

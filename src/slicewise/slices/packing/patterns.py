@@ -5,7 +5,7 @@ needed. Where a workload has few patterns all are listed; otherwise they are fou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -18,6 +18,7 @@ from slicewise.slices.packing.material import SHARE, Ints, Material, Option
 Pick = tuple[tuple[int, int], ...]
 
 _MOST_PATTERNS = 200_000  # listed for all workloads together
+_MOST_PRICE = 2**58
 _MOST_NODES = 4_000  # of a search for the cheapest pattern; then a bound on it is taken
 
 
@@ -103,6 +104,32 @@ class _Priced:
         cost, share = self.suffix[place]
         return rest * cost // share
 
+    def counts(self, place: int, rest: int, spent: int, top: int) -> range:
+        """Return how many of the option at a place a pattern may have that costs `top` or less.
+
+        From the most on; only where others follow. The bound on the whole is linear in the number,
+        but for rounding: it ends where it passes `top` at one end of the range.
+        """
+        i = self.order[place]
+        share = self.options[i].share
+        full = self.full[i]
+
+        def is_near(count: int) -> bool:
+            left = rest - count * share
+            return spent + count * full + self.bound(place + 1, left) <= top
+
+        most, least = -(-rest // share) - 1, 0
+        cost_after, share_after = self.suffix[place + 1]
+        if full * share_after > cost_after * share:  # the more of it, the dearer
+            if not is_near(least):
+                return range(0)
+            most = _last(least, most, is_near)
+        else:
+            if not is_near(most):
+                return range(0)
+            least = -_last(-most, -least, lambda count: is_near(-count))
+        return range(most, least - 1, -1)
+
     def closed(self, i: int, enough: int, rest: int, spent: int) -> int:
         """Return the cost of a pattern that ends with as many of one option as are needed."""
         option = self.options[i]
@@ -129,6 +156,17 @@ def _priced(options: Sequence[Option], prices: Sequence[int], factor: int) -> _P
     )
 
 
+def _last(first: int, end: int, is_so: Callable[[int], bool]) -> int:
+    """Return the last number up to `end` of which it is so; it is of the first, and then not."""
+    while first < end:
+        middle = (first + end + 1) // 2
+        if is_so(middle):
+            first = middle
+        else:
+            end = middle - 1
+    return first
+
+
 def cheapest(options: Sequence[Option], prices: Sequence[int], factor: int) -> tuple[int, Pick]:
     """Return a bound on the cost of every pattern, and a good one; the best if few are looked at.
 
@@ -153,8 +191,12 @@ def cheapest(options: Sequence[Option], prices: Sequence[int], factor: int) -> t
             best[:] = [(cost, (*chosen, (i, enough)))]
         if place + 1 == len(at.order):
             return
-        for count in range(enough - 1, -1, -1):
+        for count in at.counts(place, rest, spent, best[0][0] - 1):
             after, left = spent + count * at.full[i], rest - count * share
+            if nodes >= _MOST_NODES:  # the bound of all that is not looked at any more
+                least = spent + at.bound(place, rest)
+                open_bound = least if open_bound is None else min(open_bound, least)
+                return
             if after + at.bound(place + 1, left) < best[0][0]:
                 extend(place + 1, left, after, (*chosen, (i, count)) if count else chosen)
 
@@ -186,11 +228,10 @@ def near(
             return False
         if place + 1 == len(at.order):
             return True
-        for count in range(enough - 1, -1, -1):
+        for count in at.counts(place, rest, spent, top):
             after, left = spent + count * at.full[i], rest - count * share
-            if after + at.bound(place + 1, left) <= top and not extend(
-                place + 1, left, after, (*chosen, (i, count)) if count else chosen
-            ):
+            more = (*chosen, (i, count)) if count else chosen
+            if not extend(place + 1, left, after, more):
                 return False
         return True
 
@@ -290,8 +331,13 @@ class Patterns:
 
 
 def whole_prices(prices: Sequence[float], factor: int) -> Ints:
-    """Return prices as whole numbers, `factor` to one, never below 0."""
-    return np.array([max(0, math.floor(each * factor)) for each in prices], dtype=np.int64)
+    """Return prices as whole numbers, `factor` to one, never below 0 nor over 2^58.
+
+    Any prices prove a bound: a lower one too.
+    """
+    return np.array(
+        [min(_MOST_PRICE, max(0, math.floor(each * factor))) for each in prices], dtype=np.int64
+    )
 
 
 def factor_for(peak: float) -> int:

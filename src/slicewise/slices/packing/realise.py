@@ -5,7 +5,7 @@ resemble them most. The choice itself is not changed here.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -163,30 +163,40 @@ def _match(
         if with_old and device == name and not site.fixed
     ]
     open_ones = list(todo)
+    # contents that are equal stand in one line: there may be thousands
+    lines: dict[frozenset[tuple[str | None, int]], deque[int]] = {}
+    for i, content in enumerate(open_ones):
+        lines.setdefault(frozenset(content.items()), deque()).append(i)
     pairs = sorted(
-        (
-            (-_alike(site, content), site.index, i)
-            for site in free
-            for i, content in enumerate(open_ones)
-        ),
+        (-_alike(site, open_ones[line[0]]), site.index, line[0], key)
+        for site in free
+        for key, line in lines.items()
     )
     done: set[int] = set()
     filled: set[int] = set()
-    for _, index, i in pairs:
-        if i not in done and index not in filled:
+    for _, index, _, key in pairs:
+        if lines[key] and index not in filled:
+            i = lines[key].popleft()
             _settle(problem, sites[name, index], open_ones[i])
             done.add(i)
             filled.add(index)
     numbers = _fresh_numbers({index for device, index in sites if device == name})
+    places: dict[frozenset[tuple[str | None, int]], list[tuple[str | None, int]]] = {}
     for i, content in enumerate(open_ones):
         if i not in done:
             index = next(numbers)
             sites[name, index] = Site(name, index)
-            _settle(problem, sites[name, index], content)
+            key = frozenset(content.items())
+            if key in places:
+                sites[name, index].slices = list(places[key])
+            else:
+                _settle(problem, sites[name, index], content)
+                places[key] = sites[name, index].slices
 
 
 def _alike(site: Site, content: Counter[str | None]) -> int:
-    there = Counter(each.profile for each in site.old if each.workload is not None)
+    """Return how many slices of a content stand on a card, free ones too."""
+    there = Counter(each.profile for each in site.old)
     return sum((there & content).values())
 
 
@@ -201,7 +211,10 @@ def _fresh_numbers(taken: set[int]) -> Iterator[int]:
 def assign(
     problem: PackProblem, sites: Mapping[tuple[str, int], Site], demand: Demand
 ) -> dict[Spot, str]:
-    """Return which workload gets which slice: those that have it already first."""
+    """Return which workload gets which slice: those that have it already first.
+
+    Then come slices that stand free, then those of other workloads, and new ones last.
+    """
     left = {resource: Counter(names) for resource, names in demand.items()}
     found: dict[Spot, str] = {}
     old = {
@@ -221,9 +234,10 @@ def assign(
             found[spot] = holder
             names[holder] -= 1
     order = {each.name: i for i, each in enumerate(problem.workloads)}
-    for spot in spots:
+    moved = [spot for spot in spots if spot not in found]
+    for spot in sorted(moved, key=lambda each: (each not in old, old.get(each) is not None)):
         names = +left.get((spot[0], spot[2]), Counter())
-        if spot not in found and names:
+        if names:
             name = min(names, key=lambda each: order[each])
             found[spot] = name
             left[spot[0], spot[2]][name] -= 1
@@ -241,14 +255,14 @@ def cards_of(
     `offers` lists for (workload, device, profile) what its slices there run, one for each. Old
     slices that are not used stay, free, where nothing new is in their way.
     """
-    left = {key: list(each) for key, each in offers.items()}
+    left = {key: deque(each) for key, each in offers.items()}
     made = []
     for _, site in sorted(sites.items()):
         slices = list(site.fixed)
         for profile, start in site.slices:
             name = holders.get((site.device, site.index, profile, start))
             if name is not None:
-                one = left[name, site.device, profile].pop(0)
+                one = left[name, site.device, profile].popleft()
                 slices.append(PlacedSlice(profile, start, name, one))
         slices += _kept_free(problem, site, slices)
         if slices:
@@ -287,16 +301,18 @@ def _with_rates(problem: PackProblem, gpus: Sequence[PlacedGpu]) -> tuple[Placed
     """
     rates: dict[tuple[str, int, int], float] = {}
     filled: dict[tuple[str, int, int], Offer | None] = {}
+    there: dict[str | None, list[tuple[PlacedGpu, PlacedSlice]]] = defaultdict(list)
+    for gpu in gpus:
+        for each in gpu.slices:
+            there[each.workload].append((gpu, each))
     for workload in problem.workloads:
         spots = []
-        for gpu in gpus:
-            for each in gpu.slices:
-                if each.workload == workload.name:
-                    one = offer_in_use(workload, gpu.device, each) if each.in_use else each.offer
-                    key = (gpu.device, gpu.index, each.start)
-                    filled[key] = one
-                    if one is not None:
-                        spots.append((key, one, each.in_use))
+        for gpu, each in there[workload.name]:
+            one = offer_in_use(workload, gpu.device, each) if each.in_use else each.offer
+            key = (gpu.device, gpu.index, each.start)
+            filled[key] = one
+            if one is not None:
+                spots.append((key, one, each.in_use))
         capacity = math.fsum(one.capacity_per_s for _, one, _ in spots)
         if capacity <= 0:
             continue
@@ -327,16 +343,25 @@ def _with_rates(problem: PackProblem, gpus: Sequence[PlacedGpu]) -> tuple[Placed
 
 
 def moves_between(current: Sequence[PlacedGpu], made: Sequence[PlacedGpu]) -> int:
-    """Return how many slices are made, removed, or given to another workload."""
+    """Return how many slices are made, removed, or taken from a workload for another.
+
+    To give a workload a slice that stands free costs nothing, nor does leaving one free.
+    """
     before = _by_spot(current)
     after = _by_spot(made)
     if not before:
         return 0
     changed = sum(
-        spot not in before or (name is not None and name != before[spot])
+        spot not in before or (name is not None and before[spot] not in (name, None))
         for spot, name in after.items()
     )
     return changed + sum(spot not in after for spot in before)
+
+
+def opened(current: Sequence[PlacedGpu], made: Sequence[PlacedGpu]) -> int:
+    """Return how many cards are used on which nothing stood."""
+    there = {(gpu.device, gpu.index) for gpu in current if gpu.slices}
+    return sum(gpu.is_used and (gpu.device, gpu.index) not in there for gpu in made)
 
 
 def _by_spot(gpus: Sequence[PlacedGpu]) -> dict[Spot, str | None]:

@@ -72,6 +72,7 @@ class Search:
         )
         filler = Filler(material, self.patterns, found.prices)
         self.take(first_fit(filler), "first fit")
+        self.patterns.stack()
         self.take_proof(found)
         if not self.is_done():
             self.take_proof(

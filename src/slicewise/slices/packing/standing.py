@@ -27,6 +27,7 @@ from slicewise.slices.packing.realise import (
     demand_of,
     lay_out,
     moves_between,
+    opened,
 )
 from slicewise.slices.packing.search import Search
 
@@ -89,7 +90,8 @@ def fewer_moves(search: Search, gpus: Cards, *, limit_s: float) -> tuple[Cards, 
         if is_whole and problem.objective is PackObjective.GPUS:
             held = _held(search, deadline=deadline)
             best = _fewer(problem, best, held)
-        if moves_between(problem.current, best) > _least_moves(problem):
+        moves, new_cards = _changes(problem, best)
+        if moves > _least_moves(problem) or new_cards:
             best = _fewer(problem, best, _by_solver(search, best, deadline=deadline))
     except KeyboardInterrupt:
         text = "interrupted: further answers with fewer moves were not sought"
@@ -98,7 +100,16 @@ def fewer_moves(search: Search, gpus: Cards, *, limit_s: float) -> tuple[Cards, 
 
 
 def _least_moves(problem: PackProblem) -> int:
-    """Return the number of workloads that what stands cannot carry: each needs one slice more."""
+    """Return the number of workloads that what stands cannot carry: each needs one slice more.
+
+    Those that some slice that stands free could serve are left out: it may do.
+    """
+    free = {
+        (gpu.device, each.profile)
+        for gpu in problem.current
+        for each in gpu.slices
+        if each.workload is None and not each.in_use
+    }
     carried: dict[str, float] = defaultdict(float)
     best = _best_offers(problem)
     for gpu in problem.current:
@@ -111,7 +122,7 @@ def _least_moves(problem: PackProblem) -> int:
     return sum(
         carried[each.name] < each.rate_per_s * (1 - 1e-9)
         for each in problem.workloads
-        if each.offers
+        if each.offers and not any((o.device, o.profile) in free for o in each.offers)
     )
 
 
@@ -129,8 +140,12 @@ def _best_offers(problem: PackProblem) -> dict[tuple[str, str, str | None], Offe
 def _fewer(problem: PackProblem, one: Cards, other: Cards | None) -> Cards:
     if other is None:
         return one
-    before = problem.current
-    return min((one, other), key=lambda cards: moves_between(before, cards))
+    return min((one, other), key=lambda cards: _changes(problem, cards))
+
+
+def _changes(problem: PackProblem, cards: Cards) -> tuple[int, int]:
+    """Return the moves, and then the cards on which nothing stood."""
+    return moves_between(problem.current, cards), opened(problem.current, cards)
 
 
 def _held(search: Search, *, deadline: float) -> Cards | None:
@@ -225,7 +240,7 @@ def _by_solver(search: Search, best: Cards, *, deadline: float) -> Cards | None:
             search.material,
             search.best,
             hint=best,
-            most=moves_between(search.material.problem.current, best),
+            most=_changes(search.material.problem, best),
             engine=Engine(deadline, search.seed),
             limit_s=max(0.0, deadline - time.monotonic()),
             steady_limit=_STEADY,

@@ -17,6 +17,7 @@ from slicewise.slices.packing.realise import Demand, Site, demand_of, settle_all
 from slicewise.slices.solvers.engine import Engine, load_cp_model
 
 _MOST_VARIABLES = 60_000
+_MOST_FRESH = 10_000  # cards of a kind that has no end
 
 
 @dataclass
@@ -33,15 +34,16 @@ def fewest_moves(
     choice: Choice,
     *,
     hint: Sequence[PlacedGpu],
-    most: int,
+    most: tuple[int, int],
     engine: Engine,
     limit_s: float,
     steady_limit: float | None = None,
 ) -> tuple[dict[tuple[str, int], Site], Demand] | None:
     """Return cards with their slices, and what each workload takes; None if none was found.
 
-    Costs no more than the choice does and has fewer moves than `most`. `hint` is a known answer to
-    begin with. `MissingDependency` without ortools.
+    Costs no more than the choice does and has fewer moves than `most` (moves, cards on which
+    nothing stands yet), or as many and fewer such cards. `hint` is a known answer to begin with.
+    `MissingDependency` without ortools.
     """
     problem = material.problem
     demand = demand_of(material, choice)
@@ -65,7 +67,7 @@ def fewest_moves(
     held: dict[tuple[str, str | None], list[Any]] = {each: [] for each in material.resources}
     costs: list[Any] = []
     moves: list[Any] = []
-    keeps: dict[tuple[str, str, str | None], list[Any]] = {}
+    keeps: dict[tuple[str | None, str, str | None], list[Any]] = {}
     places = {
         key: _place(material, site, program, held, costs, moves, keeps, numbers, known)
         for key, site in sites.items()
@@ -74,13 +76,21 @@ def fewest_moves(
     for resource in material.resources:
         taken = [number for (_, *there), number in numbers.items() if tuple(there) == resource]
         program.add(sum(taken) <= sum(held[resource]))
-    for key, kept in keeps.items():
-        program.add(sum(kept) <= numbers[key])
+        # what is kept or was free counts as far as workloads take it
+        stood = [kept for (_, *there), each in keeps.items() if tuple(there) == resource
+                 for kept in each]  # fmt: skip
+        program.add(sum(stood) <= sum(taken))
+    for (workload, device, profile), kept in keeps.items():
+        if workload is not None:
+            program.add(sum(kept) <= numbers[workload, device, profile])
     own = choice.cost - sum(material.cards[k].cost for k, _ in choice.cards)
     program.add(sum(costs) <= choice.cost - own)
     all_kept = [each for kept in keeps.values() for each in kept]
-    total = sum(moves) + sum(numbers.values()) - sum(all_kept)
-    program.add(total <= most - 1)
+    moved = sum(moves) + sum(numbers.values()) - sum(all_kept)
+    # fewer moves first, then fewer cards on which nothing stands
+    weight = 1 + sum(each.count or _MOST_FRESH for each in material.cards)
+    total = weight * moved + sum(layouts.values())
+    program.add(total <= weight * most[0] + most[1] - 1)
     program.minimize(total)
     outcome = engine.solve(program, limit_s=limit_s, steady_limit=steady_limit)
     if not outcome.has_values:
@@ -137,7 +147,7 @@ def _place(
     held: Mapping[tuple[str, str | None], list[Any]],
     costs: list[Any],
     moves: list[Any],
-    keeps: dict[tuple[str, str, str | None], list[Any]],
+    keeps: dict[tuple[str | None, str, str | None], list[Any]],
     numbers: Mapping[tuple[str, str, str | None], Any],
     known: Mapping[tuple[str, int, str | None, int], str | None],
 ) -> _Places:
@@ -160,10 +170,12 @@ def _place(
         moves.append(1 - stays)
         for slot in slots_of(*spot):
             slots.setdefault(slot, []).append(stays)
-        key = (workload or "", site.device, spot[0])
-        if workload is not None and key in numbers:
+        holder = known.get((site.device, site.index, *spot))
+        is_free = workload is None and (site.device, spot[0]) in held
+        if is_free or (workload or "", site.device, spot[0]) in numbers:
+            key = (workload, site.device, spot[0])
             kept = program.new_bool_var("")
-            program.add_hint(kept, int(known.get((site.device, site.index, *spot)) == workload))
+            program.add_hint(kept, int(holder is not None if is_free else holder == workload))
             made.kept[spot] = kept
             keeps.setdefault(key, []).append(kept)
     spots: list[tuple[str | None, int]] = []
@@ -223,7 +235,7 @@ def _fresh(
         standing = sum(
             device == cards.device and not site.fixed for (device, _), site in sites.items()
         )
-        most = 10_000 if cards.count is None else max(0, cards.count - standing)
+        most = _MOST_FRESH if cards.count is None else max(0, cards.count - standing)
         numbers = []
         for row, layout in enumerate(cards.layouts.tolist()):
             number = program.new_int_var(0, most, "")

@@ -17,6 +17,7 @@ from slicewise.slices.packing.prices import Proof
 from slicewise.slices.solvers.choose import Chosen, choose
 from slicewise.slices.solvers.columns import Relaxed, relax
 from slicewise.slices.solvers.engine import Engine
+from slicewise.slices.solvers.shares import serve_most
 
 _SMALL = 6_000  # patterns: one program for all
 _LARGE = 60_000  # too many for one program
@@ -67,6 +68,14 @@ class Asker(Protocol):
 def run_solvers(asker: Asker) -> None:
     """Spend the time that is left; `MissingDependency` without ortools."""
     assert asker.proof is not None and asker.best is not None
+    if all(any(o.resource < 0 for o in options) for options in asker.material.options):
+        most = serve_most(
+            asker.material, asker.best, engine=_engine(asker), limit_s=0.4 * asker.left_s(),
+            steady_limit=_STEADY_ALL,
+        )  # fmt: skip
+        asker.take(most, "cp-sat")
+        if _is_over(asker):
+            return
     relaxed = relax(
         asker.material,
         asker.patterns,
@@ -99,6 +108,7 @@ def _regrets(asker: Asker) -> tuple[list[np.ndarray], int]:
     """Return what each pattern costs over its workload's cheapest at the prices; the factor."""
     assert asker.proof is not None
     patterns = asker.patterns
+    patterns.stack()
     factor = patterns.factor_at(asker.proof.prices)
     priced = patterns.priced(whole_prices(asker.proof.prices.tolist(), factor), factor)
     least, _ = patterns.least(priced)
