@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slicewise.core.cost import NodeWork, Prediction
@@ -81,6 +81,7 @@ def test_a_bigger_slice_is_never_slower_unless_it_was_measured_so(
 
 
 @given(st.integers(1, 99), st.integers(1, 99), st.integers(1, 256))
+@example(6, 96, 1)
 @settings(deadline=None, max_examples=30)
 def test_a_bigger_share_is_never_slower(first: int, second: int, batch: int) -> None:
     card = find_device(A100)

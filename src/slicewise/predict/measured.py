@@ -132,8 +132,10 @@ class MeasuredCurve:
     def _scaled(
         self, part: Device, batch: int, processes: int
     ) -> tuple[Estimate, tuple[Note, ...]]:
+        # A part with the figures of a measured one (a share of 100 %) is not measured itself.
+        is_known = any(row.slice == part.slice_name for row in self.rows)
         value = max(
-            self._latency_ms(each, batch, processes, goes_through=each is part)
+            self._latency_ms(each, batch, processes, goes_through=is_known and each is part)
             for each in self._larger(part)
         )
         compute, bandwidth = fractions_of(part)
