@@ -1,9 +1,7 @@
 """The page of `slicewise partition --html`: the answer, the schedule, loads, stages, proof."""
 
-import shlex
 from collections.abc import Sequence
 
-from slicewise._version import __version__
 from slicewise.app.html.blocks import (
     Column,
     Fact,
@@ -16,6 +14,7 @@ from slicewise.app.html.blocks import (
     table,
 )
 from slicewise.app.html.charts import Bar, Line, bars, legend, lines
+from slicewise.app.html.endings import notes_section, reproduce_section
 from slicewise.app.html.markup import Content, Html, element, join
 from slicewise.app.html.scale import linear_axis
 from slicewise.app.partitioning.gantt import gantt, load_bars
@@ -32,7 +31,7 @@ from slicewise.app.partitioning.words import (
     subject,
     way,
 )
-from slicewise.app.words import clean, counted, grouped_notes
+from slicewise.app.words import clean, counted
 from slicewise.core.notes import Note, unique_notes
 from slicewise.core.units import format_capacity, format_ms, format_number
 from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
@@ -42,7 +41,7 @@ _MOST_NAMES = 400
 
 def partition_page(made: PartitionResult, *, arguments: Sequence[str]) -> str:
     """Return the page of one number of stages; `arguments` are the words that made it."""
-    sections = [*_sections(made), *_notes(made.notes), _reproduce(made, arguments)]
+    sections = [*_sections(made), *_endings(made, made.notes, arguments)]
     return page(subject(made), sections, lead=_lead(made), kicker="Pipeline stages")
 
 
@@ -51,7 +50,7 @@ def curve_page(found: PartitionCurve, *, arguments: Sequence[str]) -> str:
     chosen = found.knee
     name = clean(chosen.case.material.name)
     notes = unique_notes(note for made in found.results for note in made.notes)
-    sections = [_curve(found), *_sections(chosen), *_notes(notes), _reproduce(chosen, arguments)]
+    sections = [_curve(found), *_sections(chosen), *_endings(chosen, notes, arguments)]
     lead = join((element("p", _sentence(knee(found)), class_="answer"), _facts(chosen)))
     return page(f"{name}: how many stages", sections, lead=lead, kicker="Pipeline stages")
 
@@ -276,25 +275,11 @@ def _curve(found: PartitionCurve) -> Section:
     return Section("curve", "Best cut and bound by number of stages", body, "Curve")
 
 
-def _notes(notes: Sequence[Note]) -> list[Section]:
-    groups = grouped_notes(notes)
-    if not groups:
-        return []
-    items: list[Content] = []
-    for group in groups:
-        items.append(element("dt", group.code))
-        texts = (f"{clean(each.text).rstrip('.')}." for each in group.texts)
-        items.append(element("dd", *(element("p", text) for text in texts)))
-    title = "One thing was assumed" if len(groups) == 1 else f"{len(groups)} kinds of assumption"
-    return [Section("notes", title, element("dl", *items, class_="notes"), "Notes")]
-
-
-def _reproduce(made: PartitionResult, arguments: Sequence[str]) -> Section:
-    material = made.case.material
-    items: list[Content] = [element("dt", "version"), element("dd", f"slicewise {__version__}")]
-    items += [element("dt", clean(material.name)), element("dd", clean(material.source))]
-    if material.digest:
-        items += [element("dt", "digest"), element("dd", element("code", material.digest))]
-    command = element("pre", element("code", shlex.join(("slicewise", *arguments))))
-    body = join((command, element("dl", *items, class_="given")))
-    return Section("reproduce", "The command that made this page", body, "Reproduce")
+def _endings(
+    made: PartitionResult, notes: Sequence[Note], arguments: Sequence[str]
+) -> list[Section]:
+    its = made.case.material
+    return [
+        *notes_section(notes),
+        reproduce_section(arguments, name=its.name, source=its.source, digest=its.digest),
+    ]

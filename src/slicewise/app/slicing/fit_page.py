@@ -1,9 +1,7 @@
 """The page of `slicewise fit --html`: the answer, the card, the target, head-room, every part."""
 
-import shlex
 from collections.abc import Sequence
 
-from slicewise._version import __version__
 from slicewise.app.html.blocks import (
     Column,
     Fact,
@@ -14,6 +12,7 @@ from slicewise.app.html.blocks import (
     sentence,
     table,
 )
+from slicewise.app.html.endings import notes_section, reproduce_section
 from slicewise.app.html.markup import Content, Html, element, join
 from slicewise.app.html.slots import gpu_slots, workload_classes
 from slicewise.app.slicing.drawing import room_words
@@ -42,7 +41,7 @@ from slicewise.app.slicing.fit_words import (
     target_words,
     whole_words,
 )
-from slicewise.app.words import clean, counted, grouped_notes, interval, intervals_sentence
+from slicewise.app.words import clean, counted, interval, intervals_sentence
 from slicewise.core.notes import unique_notes
 from slicewise.core.units import format_capacity, format_ms, format_number
 from slicewise.flows.fitting.result import FitResult, FitSet
@@ -53,12 +52,12 @@ def fit_page(found: FitSet, *, arguments: Sequence[str]) -> str:
     """Return the page of one card, or of several; `arguments` are the words that made it."""
     first = found.results[0]
     if len(found.results) == 1:
-        sections = [*_sections(first, ""), *_notes(found), _reproduce(first, arguments)]
+        sections = [*_sections(first, ""), *_endings(found, arguments)]
         return page(subject(first), sections, lead=_lead(first), kicker="Fit on slices")
     sections = [_cards(found)]
     for i, made in enumerate(found.results):
         sections += _sections(made, f"-{i}")
-    sections += [*_notes(found), _reproduce(first, arguments)]
+    sections += [*_endings(found, arguments)]
     title = f"{clean(first.model.name)}, batch {first.batch}, on {len(found.results)} cards"
     lead = element("p", *strong_middle(best_words(found)), class_="answer")
     return page(title, sections, lead=lead, kicker="Fit on slices")
@@ -274,25 +273,9 @@ def _cards(found: FitSet) -> Section:
     return Section("cards", f"{len(rows)} cards side by side", body, "Cards")
 
 
-def _notes(found: FitSet) -> list[Section]:
-    groups = grouped_notes(unique_notes(note for made in found.results for note in made.notes))
-    if not groups:
-        return []
-    items: list[Content] = []
-    for group in groups:
-        items.append(element("dt", group.code))
-        texts = (f"{clean(each.text).rstrip('.')}." for each in group.texts)
-        items.append(element("dd", *(element("p", text) for text in texts)))
-    title = "One thing was assumed" if len(groups) == 1 else f"{len(groups)} kinds of assumption"
-    return [Section("notes", title, element("dl", *items, class_="notes"), "Notes")]
-
-
-def _reproduce(made: FitResult, arguments: Sequence[str]) -> Section:
-    items: list[Content] = [element("dt", "version"), element("dd", f"slicewise {__version__}")]
-    model = made.model
-    items += [element("dt", clean(model.name)), element("dd", clean(model.source))]
-    if model.digest:
-        items += [element("dt", "digest"), element("dd", element("code", model.digest))]
-    command = element("pre", element("code", shlex.join(("slicewise", *arguments))))
-    body = join((command, element("dl", *items, class_="given")))
-    return Section("reproduce", "The command that made this page", body, "Reproduce")
+def _endings(found: FitSet, arguments: Sequence[str]) -> list[Section]:
+    model = found.results[0].model
+    return [
+        *notes_section(unique_notes(note for made in found.results for note in made.notes)),
+        reproduce_section(arguments, name=model.name, source=model.source, digest=model.digest),
+    ]

@@ -1,9 +1,7 @@
 """The page of `slicewise pack --html`: the answer, the cards, targets, rates, every slice."""
 
-import shlex
 from collections.abc import Sequence
 
-from slicewise._version import __version__
 from slicewise.app.html.blocks import (
     Column,
     Fact,
@@ -15,6 +13,7 @@ from slicewise.app.html.blocks import (
     sentence,
     table,
 )
+from slicewise.app.html.endings import notes_section, reproduce_section
 from slicewise.app.html.markup import Content, Html, element, join
 from slicewise.app.slicing.pack_charts import MOST_ROWS, rate_chart, target_chart
 from slicewise.app.slicing.pack_words import (
@@ -36,7 +35,7 @@ from slicewise.app.slicing.pack_words import (
     subject,
     unserved_line,
 )
-from slicewise.app.words import clean, counted, grouped_notes
+from slicewise.app.words import clean, counted
 from slicewise.core.packing import PackObjective
 from slicewise.core.units import format_capacity, format_number, format_scaled
 from slicewise.flows.packing.result import Outcome, PackResult
@@ -50,8 +49,8 @@ def pack_page(made: PackResult, *, arguments: Sequence[str]) -> str:
         _workloads(made),
         *_slices(made),
         *_proof(made),
-        *_notes(made),
-        _reproduce(made, arguments),
+        *notes_section(made.notes),
+        reproduce_section(arguments),
     ]
     return page(subject(made), sections, lead=_lead(made), kicker="Packing of slices")
 
@@ -236,23 +235,3 @@ def _proof(made: PackResult) -> list[Section]:
     )
     told = proof(made)
     return [Section("proof", f"{told[0].upper()}{told[1:]}", body, "Proof")]
-
-
-def _notes(made: PackResult) -> list[Section]:
-    groups = grouped_notes(made.notes)
-    if not groups:
-        return []
-    items: list[Content] = []
-    for group in groups:
-        items.append(element("dt", group.code))
-        texts = (f"{clean(each.text).rstrip('.')}." for each in group.texts)
-        items.append(element("dd", *(element("p", text) for text in texts)))
-    title = "One thing was assumed" if len(groups) == 1 else f"{len(groups)} kinds of assumption"
-    return [Section("notes", title, element("dl", *items, class_="notes"), "Notes")]
-
-
-def _reproduce(made: PackResult, arguments: Sequence[str]) -> Section:
-    items: list[Content] = [element("dt", "version"), element("dd", f"slicewise {__version__}")]
-    command = element("pre", element("code", shlex.join(("slicewise", *arguments))))
-    body = join((command, element("dl", *items, class_="given")))
-    return Section("reproduce", "The command that made this page", body, "Reproduce")
