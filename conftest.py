@@ -3,11 +3,14 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent
+# Kernels are made when their module is imported: without triton there is nothing to collect.
+collect_ignore = [] if find_spec("triton") else ["src/slicewise/tune/backends/triton/kernels.py"]
 GOLDEN = ROOT / "tests" / "golden"
 
 
@@ -72,6 +75,10 @@ def _light(name: str) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _names_in_examples(doctest_namespace: dict[str, object]) -> None:
-    """Docstring examples may use `model`, the path of a real ResNet-50."""
+def _names_in_examples(
+    doctest_namespace: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Docstring examples may use `model`, the path of a real ResNet-50, and `folder`, the path of
+    a folder that is not there yet."""
     doctest_namespace["model"] = str(_light("resnet50"))
+    doctest_namespace["folder"] = tmp_path_factory.getbasetemp() / "example-folder"

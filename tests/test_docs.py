@@ -86,6 +86,7 @@ STORIES = [
     ROOT / "docs/how-to/keep-records.md",
     ROOT / "docs/how-to/partition.md",
     ROOT / "docs/how-to/pack.md",
+    ROOT / "docs/how-to/tune.md",
 ]
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 COMMANDS = (
-    "", "predict", "explore", "support", "devices", "partition", "run-pipeline",
-    "measure", "campaign", "calibrate", "check", "compare", "records", "records list",
-    "records show", "records export", "records import", "records remove",
+    "", "predict", "explore", "support", "devices", "fit", "pack", "collocate", "partition",
+    "run-pipeline", "tune", "measure", "campaign", "calibrate", "check", "compare", "records",
+    "records list", "records show", "records export", "records import", "records remove",
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def cli_page() -> str:
         "Generated from `--help` by `make docs-reference`.",
         "",
         "Exit codes: 0 done, 1 other error, 2 wrong use, 3 model, 4 device, 5 prediction,"
-        " 6 partition, 7 measurement, 9 store (records, cards, the journal of a sweep),"
+        " 6 partition, 7 measurement, 8 tuning, 9 store (records, cards, the journal of a sweep),"
         " 130 interrupted.",
     ]
     for command in COMMANDS:

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
     from slicewise.flows.predict import PredictOptions, predict, predict_many
     from slicewise.flows.support import support
+    from slicewise.flows.tune import tune
+    from slicewise.flows.tune_matrix import tune_matrix
+    from slicewise.flows.tuning.options import TuneOptions
+    from slicewise.flows.tuning.result import MatrixResult, TuneResult
 
 __all__ = [
     "CollocateResult",
@@ -62,6 +66,7 @@ __all__ = [
     "FitResult",
     "FitSet",
     "Graph",
+    "MatrixResult",
     "MeasureError",
     "MeasureOptions",
     "Measurement",
@@ -84,6 +89,8 @@ __all__ = [
     "SlicewiseError",
     "Support",
     "Tensor",
+    "TuneOptions",
+    "TuneResult",
     "UsageError",
     "Work",
     "WorkloadSpec",
@@ -104,6 +111,8 @@ __all__ = [
     "predict",
     "predict_many",
     "support",
+    "tune",
+    "tune_matrix",
 ]
 
 _HOME = {
@@ -118,6 +127,7 @@ _HOME = {
     "FitResult": "flows.fitting.result",
     "FitSet": "flows.fitting.result",
     "Graph": "core.graph",
+    "MatrixResult": "flows.tuning.result",
     "MeasureError": "core.errors",
     "MeasureOptions": "flows.measure",
     "Measurement": "core.measurement",
@@ -140,6 +150,8 @@ _HOME = {
     "SlicewiseError": "core.errors",
     "Support": "core.coverage",
     "Tensor": "core.graph",
+    "TuneOptions": "flows.tuning.options",
+    "TuneResult": "flows.tuning.result",
     "UsageError": "core.errors",
     "Work": "core.cost",
     "WorkloadSpec": "flows.packing.workload",
@@ -159,6 +171,8 @@ _HOME = {
     "predict": "flows.predict",
     "predict_many": "flows.predict",
     "support": "flows.support",
+    "tune": "flows.tune",
+    "tune_matrix": "flows.tune_matrix",
 }
 
 

@@ -1,5 +1,6 @@
 """Runtimes keep the laws of the suite, and refuse in one clear line."""
 
+import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from slicewise.core.errors import MeasureError, MissingDependency, UsageError
 from slicewise.measure.runtimes import onnxruntime, openvino, torch
-from slicewise.measure.runtimes._base import Setup, load_runtime
+from slicewise.measure.runtimes._base import Runtime, Setup, load_runtime
 from slicewise.measure.runtimes.onnx_file import precisions_of
 from slicewise.measure.runtimes.settings import gpu_index, read_options
 from slicewise.testing import runtimes as suite
@@ -170,3 +171,41 @@ def test_an_option_is_of_its_kind_or_refused(value: str) -> None:
             continue
         assert found == value
         assert value in allowed[name] or int(value) > 0
+
+
+@pytest.mark.parametrize(
+    "runtime", [onnxruntime.RUNTIME, pytest.param(openvino.RUNTIME, marks=needs_openvino)]
+)
+def test_several_requests_run_at_once_and_each_gives_the_same(
+    tmp_path: Path, runtime: Runtime
+) -> None:
+    setup = Setup(threads=3, options={"requests": "2"})
+    values = suite.inputs(2)
+    session = runtime.open(suite.small_onnx(tmp_path), values, setup)
+    for _ in range(3):
+        session.run()
+    (found,) = session.outputs()
+    wanted = suite.expected(values[0])
+    assert np.abs(found.astype(np.float64) - wanted).max() < 1e-3
+    assert [note.code for note in session.notes] == ["requests-at-once"]
+    assert session.profile(1)
+    session.close()
+    session.close()
+    with pytest.raises(UsageError, match=r"requests=4 of runtime .* is more than its 3 threads"):
+        runtime.open(
+            suite.small_onnx(tmp_path), values, Setup(threads=3, options={"requests": "4"})
+        )
+
+
+def test_requests_and_threads_inside_them_are_no_more_than_the_threads_asked(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(threads=4, options={"requests": "3"})
+    session = onnxruntime.RUNTIME.open(suite.small_onnx(tmp_path), suite.inputs(2), setup)
+    assert isinstance(session, onnxruntime.OnnxSession)
+    session.run()
+    asking = [each for each in threading.enumerate() if each.name.startswith("request")]
+    # at most two beside the caller, who works in one of its session's two threads
+    assert 1 <= len(asking) <= 2 and session._opened.threads == 2
+    session.close()
+    assert not any(each.is_alive() for each in asking)

@@ -12,8 +12,8 @@ import pytest
 from slicewise.core.errors import StoreError
 from slicewise.core.measurement import Measurement
 from slicewise.store.record_codec import encode
+from slicewise.store.record_schema import APPLICATION_ID, MIGRATIONS
 from slicewise.store.records import RecordStore
-from slicewise.store.sqlite import APPLICATION_ID, MIGRATIONS
 from slicewise.testing.records import failed_measurement, tiny_measurement
 
 # The schema as version 1 had it: this text never changes.

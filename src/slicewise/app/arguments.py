@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from slicewise.app.options import parse_budget
+
 Models = Annotated[
     list[str],
     typer.Argument(
@@ -152,9 +154,15 @@ RuntimeOptions = Annotated[
         "--option", metavar="KEY=VALUE", help="Setting of the runtime, as in spinning=0."
     ),
 ]
+# One meaning wherever it stands, the longest time of what a command spends time on; and one text.
 Budget = Annotated[
     float | None,
-    typer.Option("--budget", metavar="SECONDS", help="Most seconds of sampling. Default: 5."),
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        parser=parse_budget,
+        help="Most time of sampling: seconds, or as in 30s, 5m. Default: 5.",
+    ),
 ]
 Samples = Annotated[
     int | None, typer.Option("--samples", metavar="N", help="Most samples. Default: 500.")

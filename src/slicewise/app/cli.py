@@ -40,6 +40,7 @@ from slicewise.app.show import show
 from slicewise.app.slicing.collocate_command import collocate
 from slicewise.app.slicing.fit_command import fit
 from slicewise.app.slicing.pack_command import pack
+from slicewise.app.tuning.command import tune
 from slicewise.core.errors import SlicewiseError, UsageError
 
 app = typer.Typer(
@@ -331,6 +332,7 @@ app.command(short_help="Cut a model into pipeline stages, with a proof of how go
 app.command(
     name="run-pipeline", short_help="Run split stages as a pipeline, measured beside predicted."
 )(run_pipeline)
+app.command(short_help="Tune a model on the very share that it will be served on.")(tune)
 app.command(short_help="Run a model on this machine: latency, memory, energy.")(measure)
 app.command(short_help="Measure many models under many conditions; goes on where it stopped.")(
     campaign

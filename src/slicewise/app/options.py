@@ -8,7 +8,7 @@ from pathlib import Path
 from slicewise.core.errors import UsageError
 from slicewise.core.graph import LARGEST_DIMENSION
 from slicewise.core.measurement import Protocol
-from slicewise.core.units import parse_bytes
+from slicewise.core.units import parse_bytes, parse_seconds
 
 
 def split_list(values: Iterable[str]) -> list[str]:
@@ -140,14 +140,52 @@ def parse_protocol(
     )
 
 
-def parse_settings(values: Sequence[str]) -> dict[str, str]:
-    """Return settings of a runtime by name from 'KEY=VALUE'.
+def parse_budget(text: str) -> float:
+    """Return the seconds of `--budget`: a number of them, or a time with units.
+
+    >>> parse_budget("30m"), parse_budget("0.5")
+    (1800.0, 0.5)
+    """
+    try:
+        seconds = parse_seconds(text)
+    except UsageError as err:
+        raise UsageError(f"--budget: {err}") from err
+    if not seconds > 0:
+        raise UsageError(f"--budget {text} is not a positive time; write --budget 10, 90s or 30m")
+    return seconds
+
+
+def parse_shares(values: Iterable[str]) -> list[str]:
+    """Return the shares of `--shares`, in order; what follows `cores:` without a name are cores.
+
+    >>> parse_shares(["25,50%", "100"]), parse_shares(["cores:0,1,cores:0-3"])
+    (['25', '50%', '100'], ['cores:0,1', 'cores:0-3'])
+    """
+    found: list[str] = []
+    for value in values:
+        begun = len(found)
+        for item in _items("--shares", [value], "--shares 25,50,100"):
+            goes_on = len(found) > begun and found[-1].lower().startswith("cores:")
+            if goes_on and re.fullmatch(r"[0-9]+(\s*-\s*[0-9]+)?", item):
+                found[-1] += f",{item}"
+            else:
+                found.append(item)
+    return found
+
+
+def parse_settings(values: Sequence[str], *, has_lists: bool = False) -> dict[str, str]:
+    """Return settings of a runtime or engine by name from 'KEY=VALUE'.
+
+    With `has_lists` what follows a comma and is no setting belongs to the value before it.
 
     >>> parse_settings(["spinning=0,arena=1"])
     {'spinning': '0', 'arena': '1'}
+    >>> parse_settings(["batches=1,4,int8=off"], has_lists=True)
+    {'batches': '1,4', 'int8': 'off'}
     """
     made: dict[str, str] = {}
-    for item in (part.strip() for value in values for part in value.split(",")):
+    between = r",(?=[^,=]*=)" if has_lists else ","
+    for item in (part.strip() for value in values for part in re.split(between, value)):
         name, sign, value = (text.strip() for text in item.partition("="))
         if not sign or not name or not value:
             raise UsageError(f"--option {item!r} is not KEY=VALUE; write --option spinning=0")

@@ -15,6 +15,8 @@ DISPLAYS = PluginTable(
         "exploration": "slicewise.app.html.explore_card:exploration_card",
         "fit": "slicewise.app.slicing.fit_card:fit_card",
         "fits": "slicewise.app.slicing.fit_card:fits_card",
+        "tuning": "slicewise.app.tuning.card:tune_card",
+        "tuning matrix": "slicewise.app.tuning.card:matrix_card",
         "prediction set": "slicewise.app.html.predict.card:predictions_card",
     },
 )

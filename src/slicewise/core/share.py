@@ -5,6 +5,7 @@ Types and their text only. Binding, and telling whether it took, is the business
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,7 +45,7 @@ class Share:
     def text(self) -> str:
         """What `Share.parse` reads: 'cores:0-1,3', 'mps:25%', 'mig:MIG-...', 'green:50%'."""
         if self.mechanism is Mechanism.CORES:
-            return f"cores:{_ranges(self.cores)}"
+            return f"cores:{cores_text(self.cores)}"
         if self.mechanism is Mechanism.MIG:
             return f"mig:{self.uuid}"
         return f"{self.mechanism}:{self.percent:g}%"
@@ -73,6 +74,61 @@ class Share:
         return Share(mechanism, percent=float(match[1]))
 
 
+def overlaps(a: Share, b: Share) -> bool:
+    """True if two shares of one machine have a part of a device in common.
+
+    Percentages of one GPU do where they sum to over 100: up to there its units can be divided.
+    For more than two shares see `crowd`.
+
+    >>> overlaps(Share.parse("cores:0-1"), Share.parse("cores:1-2"))
+    True
+    >>> overlaps(Share.parse("mps:50"), Share.parse("mps:50"))
+    False
+    """
+    return bool(crowd((a, b)))
+
+
+def crowd(shares: Sequence[Share]) -> str:
+    """Return which limit these shares of one machine pass when all are in use at once, '' if none.
+
+    No core and no MIG instance is in two of them, and what MPS and green contexts take of the GPU
+    sums to 100 % at most. Shares of different GPUs are not told apart here: ask for each GPU.
+
+    >>> crowd([Share.parse("mps:60"), Share.parse("green:50")])
+    'mps:60% and green:50% are 110% of the device'
+    """
+    for i, share in enumerate(shares):
+        for other in shares[:i]:
+            if text := _common(other, share):
+                return text
+    parts = [share for share in shares if share.mechanism in _PERCENTAGES]
+    total = sum(share.percent for share in parts)
+    if len(parts) > 1 and total > 100 * (1 + _ROUNDING):
+        return f"{_listed([share.text for share in parts])} are {total:g}% of the device"
+    return ""
+
+
+_PERCENTAGES = (Mechanism.MPS, Mechanism.GREEN)
+_ROUNDING = 1e-9  # three times 33.3333333333 % and a little is the whole
+
+
+def _common(a: Share, b: Share) -> str:
+    """Return what two shares have in common but for percentages, '' if nothing."""
+    shared = sorted(set(a.cores) & set(b.cores))
+    if shared:
+        return f"core {cores_text(shared)} is in {a.text} and in {b.text}"
+    if a.mechanism is Mechanism.MIG and b.mechanism is Mechanism.MIG and a.uuid == b.uuid:
+        return f"instance {a.uuid} is given twice"
+    kinds = {a.mechanism, b.mechanism}
+    if Mechanism.MIG in kinds and kinds & set(_PERCENTAGES):
+        return f"{a.text} and {b.text} cannot both be: a device is divided in one way"
+    return ""
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
 def _cores(rest: str, text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in rest.split(","):
@@ -83,8 +139,12 @@ def _cores(rest: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _ranges(cores: tuple[int, ...]) -> str:
-    """Return '0-1,3' for (0, 1, 3)."""
+def cores_text(cores: Sequence[int]) -> str:
+    """Return core numbers in short, runs of them as ranges.
+
+    >>> cores_text((0, 1, 3))
+    '0-1,3'
+    """
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][1] + 1:

@@ -49,6 +49,30 @@ def parse_bytes_per_s(text: str) -> float:
     return float(match[1]) * _BYTES[match[2]]
 
 
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(ms|s|min|m|h)?\s*")
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds that `text` names ('30m', '1h30m', '90 s', '500ms'; bare numbers are s).
+
+    Zero is a time; what asks for more says so itself.
+
+    >>> parse_seconds("30m"), parse_seconds("1h 30m"), parse_seconds("0.5")
+    (1800.0, 5400.0, 0.5)
+    """
+    parts = list(_DURATION.finditer(text.strip()))
+    is_whole = "".join(part[0] for part in parts) == text.strip()
+    # a number without a unit stands alone: '1h30' may be minutes or seconds
+    is_clear = len(parts) == 1 or all(part[2] for part in parts)
+    if not parts or not is_whole or not is_clear:
+        raise UsageError(f"time {text!r} is none; write 30m, 90s, 1h30m, or 45 for seconds")
+    seconds = sum(float(part[1]) * _SECONDS[part[2] or ""] for part in parts)
+    if not math.isfinite(seconds):
+        raise UsageError(f"time {text!r} never ends; write 30m, 90s, 1h30m, or 45 for seconds")
+    return seconds
+
+
 def snap_ms(value_ms: float) -> float:
     """Return `value_ms` rounded to the grid on which sums of latencies are exact."""
     return round(value_ms * GRID_PER_MS) / GRID_PER_MS

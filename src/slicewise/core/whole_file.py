@@ -5,6 +5,7 @@ here.
 """
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -65,3 +66,17 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder to `target`, which is there whole or as it was before at every moment but
+    that between two renames. What is at `target` is replaced. `OSError` if it cannot be."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        shutil.copytree(source, made / "new")
+        if target.exists():
+            target.rename(made / "old")
+        (made / "new").rename(target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -9,19 +9,17 @@ by its name, and slicewise must be installed where it runs.
 import contextlib
 import os
 import pickle
-import sys
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from slicewise.core.errors import MissingDependency, SlicewiseError
+from slicewise.core.errors import SlicewiseError
 from slicewise.core.executor import Done, Item, Result
 from slicewise.execute.local import ATTEMPTS
 from slicewise.execute.portable import UNPICKLABLE, encoded, lost, portable, unsendable
+from slicewise.execute.ray_cluster import connected, first_line, talk_on_stderr
 
 _START_S = 120.0  # without a worker that is ready or an item that runs: there is no room
 _GRACE_S = 5.0  # a worker of this machine that was told to end and does not is killed
@@ -82,7 +80,7 @@ class RayExecutor:
             sent = pickle.dumps(function)
         except UNPICKLABLE as err:
             raise unsendable("function", err) from err
-        with _talk_on_stderr(), _connected(self.workers) as ray:
+        with talk_on_stderr(), connected(self.workers, what="the executor 'ray'") as ray:
             crew = _Crew(ray, sent, size=min(self.workers, len(items)))
             try:
                 yield from crew.carry(items)
@@ -159,7 +157,7 @@ class _Crew:
         """Put the item of a lost worker back in the queue, or give it up and say so."""
         self._workers.remove(worker)
         self._ended.append(worker)
-        reason = _first_line(error)
+        reason = first_line(error)
         if worker.process is None:
             raise SlicewiseError(
                 f"a worker of Ray cannot start ({reason}); slicewise must be installed on every"
@@ -192,83 +190,6 @@ class _Crew:
         self._workers.clear()
 
 
-@contextmanager
-def _connected(workers: int) -> Iterator[Any]:
-    """Give Ray, connected; what was connected or started for it is undone."""
-    try:
-        import ray
-    except ImportError as err:
-        raise MissingDependency("the executor 'ray'", package="ray", extra="dist") from err
-    if ray.is_initialized():
-        yield ray
-        return
-    address = os.environ.get("RAY_ADDRESS", "")
-    local: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
-    told = {"address": address} if address and address != "local" else local
-    # Talk of Ray is no part of what our caller prints.
-    with contextlib.redirect_stdout(sys.stderr), _without_usage_reports():
-        try:
-            ray.init(**told, log_to_driver=False, configure_logging=False)
-        # Ray raises whatever its parts do: ConnectionError, RuntimeError, ValueError, OSError.
-        except Exception as err:
-            ray.shutdown()
-            what = f"Ray at RAY_ADDRESS={address!r} cannot be reached" if address else None
-            raise SlicewiseError(
-                f"{what or 'Ray cannot start here'}: {_first_line(err)}; mend that, or use the"
-                " local executor"
-            ) from err
-    try:
-        yield ray
-    finally:
-        with contextlib.redirect_stdout(sys.stderr):
-            ray.shutdown()
-
-
-class _Stdout:
-    """The stdout of this process, but what threads of Ray print goes to stderr.
-
-    Ray prints what its daemons report from a thread of its own, with no option against it.
-    """
-
-    def __init__(self, stdout: Any) -> None:
-        self._stdout = stdout
-
-    def write(self, text: str) -> int:
-        """Write the text where it belongs."""
-        by_ray = threading.current_thread().name.startswith("ray_")
-        return int((sys.stderr if by_ray else self._stdout).write(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stdout, name)
-
-
-@contextmanager
-def _talk_on_stderr() -> Iterator[None]:
-    """Keep stdout for our caller: what Ray says meanwhile goes to stderr."""
-    before = sys.stdout
-    ours: Any = _Stdout(before)
-    sys.stdout = ours
-    try:
-        yield
-    finally:
-        if sys.stdout is ours:  # else somebody else has replaced it, and will mend it
-            sys.stdout = before
-
-
-@contextmanager
-def _without_usage_reports() -> Iterator[None]:
-    """Keep a Ray that is started meanwhile from reporting its use, unless that was asked for."""
-    name = "RAY_USAGE_STATS_ENABLED"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "0"
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def _see_off(pid: int) -> None:
     """Return when the process is gone; it is killed if it does not go."""
     deadline = time.monotonic() + _GRACE_S
@@ -292,8 +213,3 @@ def _machine() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

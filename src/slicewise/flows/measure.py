@@ -259,19 +259,19 @@ def run_job(job: Job, *, progress: Callable[[str], None] | None = None) -> Measu
         if progress is not None:
             progress(f"waiting for {part}, which another measurement has")
 
-    with turn(_parts_of(job), folder=home() / "turns", waiting=waiting):
+    with turn(parts_of(job.device, job.share), folder=home() / "turns", waiting=waiting):
         return measure_apart(job)
 
 
-def _parts_of(job: Job) -> list[str]:
-    """Return what a job has to itself while it runs, as locks are called."""
+def parts_of(place: str, share: Share | None) -> list[str]:
+    """Return what a measurement on a share of `place` has to itself, as locks are called."""
     from slicewise.measure.quiet import bound_cores
 
-    if job.share is not None and job.share.mechanism is Mechanism.MIG:
-        return [f"mig-{job.share.uuid}"]
-    if job.device != "cpu":
-        return [job.device.replace(":", "-")]
-    cores = bound_cores() if job.share is None else job.share.cores
+    if share is not None and share.mechanism is Mechanism.MIG:
+        return [f"mig-{share.uuid}"]
+    if place != "cpu":
+        return [place.replace(":", "-")]
+    cores = bound_cores() if share is None else share.cores
     return [f"core-{core}" for core in cores]
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, Generic, TypeVar
@@ -24,10 +25,34 @@ _LONGEST_HEADER = 4096  # whatever lies there, no more of it is read before it i
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a journal speaks of its work: what makes it other work, and what a user then does."""
+
+    other: str
+    anew: str
+    elsewhere: str
+
+
+SWEEP = Words(
+    other="another sweep (other models, devices, options or another version of slicewise)",
+    anew="give --fresh to begin anew",
+    elsewhere="write the result elsewhere",
+)
+
+
 class Journal(Generic[Entry]):
     """An open journal; nobody else can open it meanwhile (where the system has file locks)."""
 
-    def __init__(self, path: Path, kind: type[Entry], *, digest: str, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: type[Entry],
+        *,
+        digest: str,
+        fresh: bool = False,
+        words: Words = SWEEP,
+    ) -> None:
         """Open the journal at `path`, or begin one; `entries` holds what is in it.
 
         `digest` names the work as a whole. `fresh` drops a journal that is there. A torn last
@@ -35,6 +60,7 @@ class Journal(Generic[Entry]):
         being written by another process, or cannot be written.
         """
         self.path = path
+        self._words = words
         self.entries: list[Entry] = []
         try:
             # unbuffered: what could not be written is not tried again when the file is closed
@@ -42,7 +68,7 @@ class Journal(Generic[Entry]):
         except OSError as err:
             raise self._unusable(err) from err
         try:
-            _lock(self._file, path)
+            _lock(self._file, path, words)
             self._take_up(kind, digest, fresh)
         except OSError as err:
             self._file.close()
@@ -54,7 +80,7 @@ class Journal(Generic[Entry]):
     def _take_up(self, kind: type[Entry], digest: str, fresh: bool) -> None:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             raise StoreError(
-                f"the journal {str(self.path)!r} is no regular file; write the result elsewhere"
+                f"the journal {str(self.path)!r} is no regular file; {self._words.elsewhere}"
             )
         reader = io.BufferedReader(self._file)
         try:
@@ -69,7 +95,7 @@ class Journal(Generic[Entry]):
         if found is None and not _START.startswith(first[: len(_START)]):
             raise StoreError(
                 f"{str(self.path)!r} is there and is no journal of slicewise; move it away, or"
-                " write the result elsewhere"
+                f" {self._words.elsewhere}"
             )
         if fresh or found is None:
             self._keep_only(0)
@@ -77,9 +103,8 @@ class Journal(Generic[Entry]):
             return
         if found != digest:
             raise StoreError(
-                f"{str(self.path)!r} is the journal of another sweep (other models, devices,"
-                " options or another version of slicewise); give --fresh to begin anew, or write"
-                " the result elsewhere"
+                f"{str(self.path)!r} is the journal of {self._words.other}; {self._words.anew}, or"
+                f" {self._words.elsewhere}"
             )
         end = len(first)
         for number, line in enumerate(reader, 2):
@@ -99,8 +124,7 @@ class Journal(Generic[Entry]):
             return msgspec.convert(json.loads(line), kind)
         except (ValueError, RecursionError, msgspec.ValidationError) as err:
             raise StoreError(
-                f"line {number} of {str(self.path)!r} is damaged: {err}; give --fresh to begin"
-                " anew"
+                f"line {number} of {str(self.path)!r} is damaged: {err}; {self._words.anew}"
             ) from err
 
     def append(self, entry: Entry) -> None:
@@ -122,8 +146,8 @@ class Journal(Generic[Entry]):
 
     def _unusable(self, err: OSError) -> StoreError:
         return StoreError(
-            f"the journal {str(self.path)!r} cannot be written: {err.strerror or err}; write the"
-            " result to another place"
+            f"the journal {str(self.path)!r} cannot be written: {err.strerror or err};"
+            f" {self._words.elsewhere}"
         )
 
 
@@ -138,7 +162,7 @@ def _header(line: bytes) -> str | None:
     return str(header.get("digest"))
 
 
-def _lock(file: io.FileIO, path: Path) -> None:
+def _lock(file: io.FileIO, path: Path, words: Words) -> None:
     """Lock the file until it is closed; a killed process holds no lock."""
     locks = _locks()
     if locks is None:
@@ -147,8 +171,7 @@ def _lock(file: io.FileIO, path: Path) -> None:
         locks.flock(file.fileno(), locks.LOCK_EX | locks.LOCK_NB)
     except BlockingIOError as err:
         raise StoreError(
-            f"{str(path)!r} is being written by another run; wait for it, or write the result"
-            " elsewhere"
+            f"{str(path)!r} is being written by another run; wait for it, or {words.elsewhere}"
         ) from err
 
 

@@ -25,6 +25,7 @@ from slicewise.store.record_codec import (
     decode,
     encode,
 )
+from slicewise.store.record_schema import RECORDS
 from slicewise.store.sqlite import connect, refusal, transaction
 
 FILE_NAME = "records.sqlite"
@@ -108,7 +109,7 @@ class RecordStore:
     def _open(self, path: Path | None, read_only: bool, busy_s: float) -> None:
         self.path = path
         self._name = ":memory:" if path is None else str(path)
-        self._connection = connect(path, read_only=read_only, busy_s=busy_s)
+        self._connection = connect(path, RECORDS, read_only=read_only, busy_s=busy_s)
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +273,7 @@ class RecordStore:
 
     def _refused(self, err: sqlite3.Error | OverflowError) -> StoreError:
         if isinstance(err, sqlite3.Error):
-            return refusal(self._name, err)
+            return refusal(RECORDS, self._name, err)
         return StoreError(f"a number is over 64 bits, the most that {self._name!r} holds: {err}")
 
     def _encoded(self, entry: Entry) -> Encoded:

@@ -39,11 +39,17 @@ def _asset(name: str) -> Html:
 
 
 def page(
-    title: str, sections: Sequence[Section], *, lead: Content = None, kicker: str = ""
+    title: str,
+    sections: Sequence[Section],
+    *,
+    lead: Content = None,
+    kicker: str = "",
+    rests_on: str = "nothing was run",
 ) -> str:
     """Return a whole HTML page: the lead first, then the sections.
 
-    `kicker` is the small line above the title; `lead` may hold any markup of this module.
+    `kicker` is the small line above the title; `lead` may hold any markup of this module;
+    `rests_on` says in the last line whether anything was run for it.
     """
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -65,7 +71,7 @@ def page(
     header = element(
         "header", element("p", kicker, class_="kicker"), toggle, element("h1", title), lead
     )
-    footer = element("footer", element("p", f"Made by slicewise {__version__}; nothing was run."))
+    footer = element("footer", element("p", f"Made by slicewise {__version__}; {rests_on}."))
     body = element(
         "body",
         header,

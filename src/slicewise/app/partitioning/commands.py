@@ -377,6 +377,8 @@ def words_of(context: typer.Context) -> list[str]:
             words.append(as_argument(str(value)))
         elif value is True:
             words.append(option.opts[0])
+        elif value is False:  # asked against a default of either, as in --fresh/--resume
+            words.append(option.secondary_opts[0])
         else:
             for each in value if isinstance(value, list | tuple) else [value]:
                 words += [option.opts[0], str(each)]

@@ -91,6 +91,7 @@ RUNTIMES = PluginTable(
         "torch-eager": "slicewise.measure.runtimes.torch:EAGER",
         "torch-compile": "slicewise.measure.runtimes.torch:COMPILED",
         "openvino": "slicewise.measure.runtimes.openvino:RUNTIME",
+        "tvm": "slicewise.measure.runtimes.tvm:RUNTIME",
     },
 )
 # Runs no model: loaded by its name, and named to nobody who asks what there is.
@@ -110,6 +111,7 @@ _PACKAGES: Mapping[str, tuple[str, str | None]] = {
     "torch-eager": ("torch", "torch"),
     "torch-compile": ("torch", "torch"),
     "openvino": ("openvino", "tune"),
+    "tvm": ("tvm", "tvm"),
 }
 
 

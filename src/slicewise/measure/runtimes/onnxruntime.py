@@ -1,13 +1,15 @@
 """onnxruntime: runs an ONNX file on the CPU, or on a GPU where the provider for CUDA is there.
 
 Inputs and outputs stay bound to the same memory from run to run. The file is run in the precision
-that it has; nothing is converted.
+that it has; nothing is converted. With the option `requests` one run is so many inferences at
+once, each begun by a thread of its own on the same session.
 """
 
 import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +27,9 @@ from slicewise.measure.runtimes.settings import (
     first_line,
     gpu_index,
     read_options,
+    read_requests,
     refuse_precision,
+    requests_note,
 )
 
 _NAME = "onnxruntime"
@@ -35,6 +39,7 @@ _OPTIONS: Mapping[str, Sequence[str]] = {
     "graph_level": ("all", "extended", "basic", "disable"),
     "execution": ("sequential", "parallel"),
     "arena": ("1", "0"),
+    "requests": (),
 }
 _PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _NUMPY_TYPES: Mapping[str, type] = {
@@ -73,11 +78,15 @@ class OnnxRuntime:
         gpu = gpu_index(setup.device)
         path = str(subject.open())
         _refuse_other_precision(path, setup.precision)
+        requests = read_requests(_NAME, options, threads=setup.threads)
         with mapped(lambda err: _refuse(err, subject.name)):
-            opened = _Opened(path, options, setup.threads, gpu)
+            # those who ask work too, so that together they are as many threads as given
+            opened = _Opened(path, options, setup.threads - requests + 1, gpu)
             session = opened.session()
             bound, notes = _bound(session, subject, values, gpu)
-            return OnnxSession(subject, opened, session, bound, values, notes)
+            others = [_bound(session, subject, values, gpu)[0] for _ in range(1, requests)]
+            notes = (*notes, *requests_note(requests))
+            return OnnxSession(subject, opened, session, bound, values, notes, _Others.of(others))
 
 
 def session_settings(threads: int) -> Any:
@@ -149,12 +158,16 @@ class OnnxSession:
     _bound: Any
     _values: Sequence[NDArray[np.generic]]
     notes: tuple[Note, ...] = field(default_factory=tuple)
+    _others: "_Others | None" = None
 
     def run(self) -> None:
-        """Run once; see the protocol."""
+        """Run once, or as many times at once as there are requests; see the protocol."""
         try:
+            waiting = [] if self._others is None else self._others.begin(self._session)
             self._session.run_with_iobinding(self._bound)
             self._bound.synchronize_outputs()
+            for each in waiting:
+                each.result()
         except Exception as err:
             _refuse(err, self.subject.name)
 
@@ -187,7 +200,28 @@ class OnnxSession:
 
     def close(self) -> None:
         """Free the session; a second call does nothing."""
-        self._bound = self._session = None
+        if self._others is not None:
+            self._others.pool.shutdown()
+        self._bound = self._session = self._others = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The requests beside the first, each with a binding and a thread of its own."""
+
+    bindings: Sequence[Any]
+    pool: ThreadPoolExecutor
+
+    @staticmethod
+    def of(bindings: Sequence[Any]) -> "_Others | None":
+        """Return them; None where there is one request only."""
+        if not bindings:
+            return None
+        return _Others(bindings, ThreadPoolExecutor(len(bindings), thread_name_prefix="request"))
+
+    def begin(self, session: Any) -> list[Future[None]]:
+        """Start a run of each; the interpreter's lock is let go while they run."""
+        return [self.pool.submit(session.run_with_iobinding, each) for each in self.bindings]
 
 
 # --- inputs and outputs

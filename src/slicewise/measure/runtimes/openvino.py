@@ -1,6 +1,7 @@
 """OpenVINO: runs an ONNX file on the CPU with Intel's runtime (extra `tune`).
 
 The latency hint is given, one stream unless asked otherwise; the number of threads is the job's.
+With the option `requests` one run is so many inferences at once, on as many streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from slicewise.measure.runtimes.settings import (
     first_line,
     gpu_index,
     read_options,
+    read_requests,
     refuse_precision,
+    requests_note,
 )
 
 _NAME = "openvino"
@@ -28,9 +31,11 @@ _OPTIONS: Mapping[str, Sequence[str]] = {
     "streams": (),
     "hint": ("LATENCY", "THROUGHPUT"),
     "pinning": ("0", "1"),
+    "requests": (),
 }
-# Precisions and how OpenVINO calls the type that it computes in.
-_PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+# Precisions and how OpenVINO calls the type that it computes in: of a quantised file, that of
+# what is not quantised.
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,14 @@ class OpenVino:
                 f"runtime {_NAME} runs on the cpu, not on {setup.device!r}; measure there with"
                 " onnxruntime or torch-eager"
             )
+        requests = read_requests(_NAME, options, threads=setup.threads)
+        if requests > 1:
+            options = {**options, "streams": options["streams"] or str(requests)}
         with mapped(lambda err: _refuse(err, subject.name)):
-            made = _compiled(subject, values, setup, options)
-            session = OpenVinoSession(subject.name, *made)
+            made, notes = _compiled(subject, values, setup, options)
+            others = [made.another() for _ in range(1, requests)]
+            notes = (*notes, *requests_note(requests))
+            session = OpenVinoSession(subject.name, made, notes, others)
             session.run()
         return session
 
@@ -116,10 +126,17 @@ class _Made:
     settings: Mapping[str, Any]
     request: Any
 
+    def another(self) -> Any:
+        """Return another request of the same compiled model, with the same inputs."""
+        return self._with_inputs(self.request.get_compiled_model())
+
     def profiled(self) -> Any:
         """Return another request that counts the time of each operator."""
         settings = {**self.settings, "PERF_COUNT": True}
-        request = self.core.compile_model(self.model, "CPU", settings).create_infer_request()
+        return self._with_inputs(self.core.compile_model(self.model, "CPU", settings))
+
+    def _with_inputs(self, compiled: Any) -> Any:
+        request = compiled.create_infer_request()
         for i, _ in enumerate(self.model.inputs):
             request.set_input_tensor(i, self.request.get_input_tensor(i))
         return request
@@ -132,11 +149,16 @@ class OpenVinoSession:
     model: str
     _made: _Made | None
     notes: tuple[Note, ...]
+    _others: Sequence[Any] = ()
 
     def run(self) -> None:
-        """Run once; see the protocol."""
+        """Run once, or as many times at once as there are requests; see the protocol."""
         try:
+            for each in self._others:
+                each.start_async()
             self._request.infer()
+            for each in self._others:
+                each.wait()
         except Exception as err:
             _refuse(err, self.model)
 
@@ -173,7 +195,7 @@ class OpenVinoSession:
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
-        self._made = None
+        self._made, self._others = None, ()
 
 
 # --- refusals

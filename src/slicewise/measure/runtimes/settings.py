@@ -6,6 +6,7 @@ Every refusal is one `UsageError` that names what is allowed. No framework is to
 from collections.abc import Collection, Mapping
 
 from slicewise.core.errors import UsageError
+from slicewise.core.notes import Note
 from slicewise.core.plugins import did_you_mean
 
 SWITCH = ("0", "1")
@@ -51,6 +52,31 @@ def _checked(runtime: str, name: str, value: str, values: Collection[str]) -> st
             f" {', '.join(values)}{did_you_mean(value, values)}"
         )
     return value
+
+
+def read_requests(runtime: str, options: Mapping[str, str], *, threads: int) -> int:
+    """Return how many inferences one run does at once, 1 where not given.
+
+    `UsageError` where they are more than the threads.
+
+    >>> read_requests("mine", {"requests": "2"}, threads=4)
+    2
+    """
+    requests = int(options["requests"] or 1)
+    if requests > threads:
+        raise UsageError(
+            f"option requests={requests} of runtime {runtime} is more than its {threads} threads;"
+            f" give 1 to {threads}"
+        )
+    return requests
+
+
+def requests_note(requests: int) -> tuple[Note, ...]:
+    """Return the Note on what latency and energy mean where several run at once."""
+    if requests == 1:
+        return ()
+    text = f"{requests} inferences run at once: latency is that beside the others, energy of all"
+    return (Note("requests-at-once", text),)
 
 
 def refuse_precision(runtime: str, given: str, *, allowed: Collection[str]) -> None:

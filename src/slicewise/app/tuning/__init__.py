@@ -1,0 +1,1 @@
+"""The command `tune`: command, words, report, documents, page."""

@@ -1,0 +1,1 @@
+"""Crews: long-living workers that are given orders one by one."""

@@ -1,0 +1,1 @@
+"""Tuning operators on a share of a device: workloads, scheduling, engines."""

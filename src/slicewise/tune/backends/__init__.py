@@ -1,0 +1,1 @@
+"""The engines: what proposes, builds, runs and assembles. Foreign compilers stay in here."""
