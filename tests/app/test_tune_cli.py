@@ -96,7 +96,7 @@ def test_what_was_kept_is_said_to_be_kept_whatever_the_noise() -> None:
     made = serving()
     kept = replace(made, after_options=made.before_options, after_ms=around(8.0, 0.001))
     assert standing(kept) is Standing.KEPT
-    assert _answer(kept).startswith("no setting beats the defaults, 8.31 ms")
+    assert _answer(kept).startswith("No setting beats the defaults, 8.31 ms")
     assert "setting  " not in _report(kept)
     told = replace(made, notes=(Note("tune-no-gain", "the default is kept"),))
     assert standing(told) is Standing.KEPT

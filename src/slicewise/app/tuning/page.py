@@ -162,7 +162,7 @@ def _gains(made: TuneResult) -> list[Section]:
     columns = [Column("workload"), *(Column(head, numeric=True) for head in heads)]
     columns.append(Column("best configuration"))
     body.append(table(columns, [_row(each) for each in ranked], caption="Every workload"))
-    told = " ".join(filter(None, (tried_words(made), failures_words(made.workloads))))
+    told = " ".join(filter(None, (tried_words(made), failures_words(made))))
     body.append(sentence(told, style="quiet"))
     return [Section("workloads", _gains_title(made), join(body), "Workloads")]
 

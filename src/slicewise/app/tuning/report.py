@@ -114,7 +114,7 @@ def _operators(made: TuneResult, width: int) -> list[RenderableType]:
     for name, each in zip(names, shown, strict=True):
         table.add_row(name, *(column.cell(each) for column in columns))
     told = [f"{len(ranked) - len(shown)} more; --json has all."] if len(ranked) > MOST_ROWS else []
-    told += [tried_words(made), failures_words(made.workloads)]
+    told += [tried_words(made), failures_words(made)]
     if len(ranked) > 1:
         told.append("Latencies are those of one of count; gain: default / tuned.")
     if len(columns) < len(_COLUMNS):

@@ -5,6 +5,7 @@ latencies differ is asked of their 90 % intervals.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ from slicewise.flows.tuning.result import (
 )
 
 _LONGEST_CONFIG = 60
+_REASON = 120  # characters of why candidates failed
 _KEPT = frozenset({"default-kept", "tune-no-gain"})  # notes that say so
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 32
@@ -120,7 +122,7 @@ def answer(made: TuneResult) -> tuple[str, str, str]:
     assert after is not None
     if its is Standing.KEPT:
         told = f" ({span_ms(before)}); kept: {about}."
-        return "", "no setting beats the defaults", f", {format_ms(before.value)}{told}"
+        return "", "No setting beats the defaults", f", {format_ms(before.value)}{told}"
     figures = f"{format_ms(before.value)} -> {format_ms(after.value)}"
     tail = f"{about}; {equality(made)}."
     if its is Standing.SAME:
@@ -272,14 +274,30 @@ def failures(workloads: Sequence[TunedWorkload]) -> Mapping[TrialOutcome, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0].value)))
 
 
-def failures_words(workloads: Sequence[TunedWorkload]) -> str:
-    """Return '3 of 64 candidates failed: 2 build failed, 1 crashed.', '' where none did."""
-    found = failures(workloads)
+def failures_words(made: TuneResult) -> str:
+    """Return '2 of 64 candidates failed: 1 crashed (signal 11), 1 wrong (...).', with the most
+    common reason of each outcome; '' where none did."""
+    found = failures(made.workloads)
     if not found:
         return ""
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in found.items())
-    tried = sum(each.trials for each in workloads)
+    told = ", ".join(
+        f"{count:,} {outcome}{_reason(made, outcome)}" for outcome, count in found.items()
+    )
+    tried = sum(each.trials for each in made.workloads)
     return f"{sum(found.values()):,} of {counted(tried, 'candidate')} failed: {told}."
+
+
+def _reason(made: TuneResult, outcome: TrialOutcome) -> str:
+    """Return the reason that most trials with this outcome give, cut short, in brackets."""
+    reasons = Counter(
+        clean(" ".join(trial.error.split()))
+        for trial in made.trials
+        if trial.outcome is outcome and trial.error
+    )
+    if not reasons:
+        return ""
+    ((text, _),) = reasons.most_common(1)
+    return f" ({text if len(text) <= _REASON else text[: _REASON - 3] + '...'})"
 
 
 def tried_words(made: TuneResult) -> str:
