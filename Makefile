@@ -70,6 +70,11 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.store_speed
 	$(BIN)/python -m benchmarks.store_kill
 	$(BIN)/python -m benchmarks.measure_trust
+	$(BIN)/python -m benchmarks.tune_kills
+	$(BIN)/python -m benchmarks.tune_tvm
+	$(BIN)/python -m benchmarks.tune_scaling
+	$(BIN)/python -m benchmarks.tune_serving
+	$(BIN)/python -m benchmarks.tune_matrix
 	$(BIN)/slicewise campaign benchmarks/cpu_zoo/spec.yaml
 	$(BIN)/python -m benchmarks.cpu_zoo
 	$(BIN)/python -m benchmarks.gpu_campaign_error

@@ -3,7 +3,7 @@
     python -m benchmarks.tune_matrix [--engine serving] [--candidates N] [--models a,b] [--smoke]
 
 One fixed set of settings (or, with `--engine tvm`, of kernels) is measured at every share, all in
-turn, three times. What is tuned at a share is chosen on one half of its samples and judged on the
+turn, twice. What is tuned at a share is chosen on one half of its samples and judged on the
 other half. The machine should be quiet; how quiet it was is part of the table.
 """
 
@@ -80,9 +80,9 @@ def main() -> None:
     """Measure the matrices and write the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", default="serving")
-    parser.add_argument("--candidates", type=int, default=8)
+    parser.add_argument("--candidates", type=int, default=6)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--smoke", action="store_true", help="one model, two settings, no table")
     asked = parser.parse_args()
     names = asked.models.split(",")[: 1 if asked.smoke else None]

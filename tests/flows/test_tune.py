@@ -269,3 +269,27 @@ def test_a_real_model_is_read_once_and_named_as_its_file(
     assert made.artifact == tmp_path / "light_resnet50.tuned"
     counts = {each.name: each.count for each in made.workloads}
     assert sum(counts.values()) > len(counts)
+
+
+def test_settings_that_give_several_samples_at_once_are_judged_by_the_sample() -> None:
+    from slicewise.core.measurement import InputSpec, Subject
+    from slicewise.core.precision import DType
+    from slicewise.core.tuning import Artifact
+
+    subject = Subject("m", "m", "0" * 64, (InputSpec("x", (1,), DType.FP32),), "onnx", str)
+    before, after = (Job(subject, name, 1) for name in ("before", "after"))
+
+    def run(job: Job) -> Measurement:
+        ms = {"before": 4.0, "after": 10.0}[job.runtime]
+        made = Measurement("m", "m", "0" * 64, "cpu", None, job.runtime, 1, "fp32", 1)
+        return replace(
+            made,
+            latency_ms=Estimate(ms, low=ms, high=ms, source="measured"),
+            samples_ms=(ms,) * 8,
+        )
+
+    made = Artifact(Path(), before, after, before_items=1, after_items=4)
+    judged = judge(made, run=run, outputs=lambda _: ())
+    assert (judged.before_ms.value, judged.after_ms.value) == (4.0, 2.5)
+    assert not judged.is_slower
+    assert "times-per-sample" in {note.code for note in judged.notes}

@@ -1,5 +1,6 @@
 """Runtimes keep the laws of the suite, and refuse in one clear line."""
 
+import functools
 import threading
 from dataclasses import replace
 from importlib.util import find_spec
@@ -9,13 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
 
 from slicewise.core.errors import MeasureError, MissingDependency, UsageError
+from slicewise.core.measurement import InputSpec
+from slicewise.core.precision import DType
 from slicewise.measure.runtimes import onnxruntime, openvino, torch
 from slicewise.measure.runtimes._base import Runtime, Setup, load_runtime
 from slicewise.measure.runtimes.onnx_file import precisions_of
 from slicewise.measure.runtimes.settings import gpu_index, read_options
 from slicewise.testing import runtimes as suite
+from slicewise.testing.onnx_models import model, save
 from slicewise.testing.runtimes import RuntimeLaws
 from tests.measure.small_torch import small_torch
 
@@ -209,3 +214,29 @@ def test_requests_and_threads_inside_them_are_no_more_than_the_threads_asked(
     assert 1 <= len(asking) <= 2 and session._opened.threads == 2
     session.close()
     assert not any(each.is_alive() for each in asking)
+
+
+@pytest.mark.parametrize("requests", ["1", "2"])
+def test_onnxruntime_runs_a_file_that_declares_its_outputs_wrongly(
+    tmp_path: Path, requests: str
+) -> None:
+    # which axes go is not known before it runs, so nothing corrects the declared rank
+    made = model(
+        [helper.make_node("Squeeze", ["x"], ["y"], name="squeeze")],
+        inputs={"x": ["a", "b", "c"]},
+        outputs={"y": ["n"]},
+    )
+    subject = replace(
+        suite.small_onnx(tmp_path),
+        inputs=(InputSpec("x", (1, 2, 3), DType.FP32),),
+        open=functools.partial(str, save(made, tmp_path / "squeeze.onnx")),
+    )
+    values = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    setup = Setup(threads=2, options={"requests": requests})
+    session = onnxruntime.RUNTIME.open(subject, (values,), setup)
+    session.run()
+    session.run()
+    (found,) = session.outputs()
+    assert found.tolist() == values[0].tolist()
+    assert [node.op_type for node in session.profile(2)] == ["Squeeze"]
+    session.close()

@@ -33,6 +33,7 @@ from slicewise.partition.contract import Contraction, contract
 from slicewise.partition.evaluate import broken_limits, objective_of, stage_loads
 from slicewise.partition.lattice import coarse
 from slicewise.partition.lattice.lattice_dp import solve_lattice
+from slicewise.partition.prices.stage_prices import price_bound
 from slicewise.partition.slicegraph.brkga import PRESETS, evolve
 from slicewise.partition.slicegraph.search import improve
 from slicewise.partition.slicegraph.slice_dp import slice_order
@@ -134,6 +135,8 @@ class _Run:
             self.lattice(_LARGE_LATTICE)
         if method == "auto" and not self.is_done():
             self.coarse()
+        if method == "auto" and self.small.stages >= _MANY_STAGES and not self.is_done():
+            self.prices()
         if method in ("auto", "cp-sat") and not self.is_done() and self.left_s() > 0:
             self.solver()
         self.is_complete = self.is_proven()
@@ -226,6 +229,15 @@ class _Run:
         bound = coarse.coarse_bound(
             self.made.problem, incumbent=self.value, deadline=lambda: self.spent_s() >= end
         )
+        self.take_bound(bound)
+
+    def prices(self) -> None:
+        """What the cheapest stage costs that is worth its share: a bound alone."""
+        end = self.spent_s() + _PRICES_PART * self.left_s()
+        bound = price_bound(
+            self.made.problem, incumbent=self.value, lower=self.bound,
+            deadline=lambda: self.spent_s() >= end, report=self.take_bound,
+        )  # fmt: skip
         self.take_bound(bound)
 
     def solver(self) -> None:
@@ -372,3 +384,5 @@ _MOST_BITS = 1_500_000_000  # an ideal has one for each node
 # Of the time that is left.
 _LATTICE_PART = 0.5
 _COARSE_PART = 0.2
+_PRICES_PART = 0.25
+_MANY_STAGES = 16  # with fewer, windows prove more, and need the time

@@ -37,6 +37,8 @@ from slicewise.core.units import format_capacity, format_ms, format_number
 from slicewise.flows.partitioning.result import PartitionCurve, PartitionResult
 
 _MOST_NAMES = 400
+# A proof may hold the price of every node: for programs, not for people.
+_LONGEST_DETAIL = 60
 
 
 def partition_page(made: PartitionResult, *, arguments: Sequence[str]) -> str:
@@ -206,7 +208,10 @@ def _proof(made: PartitionResult) -> list[Section]:
             bound.method,
             objective(made, bound.value),
             bound.trust.value,
-            ", ".join(f"{key} {value}" for key, value in bound.detail.items()),
+            ", ".join(
+                f"{key} {value if len(str(value)) <= _LONGEST_DETAIL else 'in --json'}"
+                for key, value in bound.detail.items()
+            ),
         ]
         for bound in sorted(bounds, key=lambda bound: -bound.value)
     ]

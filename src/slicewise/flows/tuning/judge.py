@@ -66,6 +66,7 @@ def judge(
                 )
             taken[name].append(made)
     before, after = (_joined(taken[name]) for name in ("before", "after"))
+    after = _for_items(after, artifact.before_items / artifact.after_items)
     equal, difference, told = _agreement(artifact, outputs)
     return Judgement(
         summarise(before.samples_ms),
@@ -73,7 +74,9 @@ def judge(
         compare(before, after),
         equal,
         difference,
-        unique_notes((*_noted(_joined((*taken["before"], *taken["after"]))), *told)),
+        unique_notes(
+            (*_noted(_joined((*taken["before"], *taken["after"]))), *told, *_counted(artifact))
+        ),
     )
 
 
@@ -84,6 +87,25 @@ def _joined(taken: Sequence[Measurement]) -> Measurement:
     samples = tuple(ms for each in taken for ms in each.samples_ms)
     notes = unique_notes(note for each in taken for note in each.notes)
     return replace(taken[0], samples_ms=samples, latency_ms=summarise(samples), notes=notes)
+
+
+def _for_items(made: Measurement, factor: float) -> Measurement:
+    """Return the measurement with its times for another number of samples."""
+    from slicewise.measure.statistics import summarise
+
+    samples = tuple(ms * factor for ms in made.samples_ms)
+    return replace(made, samples_ms=samples, latency_ms=summarise(samples))
+
+
+def _counted(artifact: Artifact) -> tuple[Note, ...]:
+    """Return the Note that times are not those of single runs, where they are not."""
+    if artifact.before_items == artifact.after_items:
+        return ()
+    text = (
+        f"throughput is compared: a run gives {artifact.after_items} samples after tuning and"
+        f" {artifact.before_items} before; the times are those of {artifact.before_items}"
+    )
+    return (Note("times-per-sample", text),)
 
 
 # What says that the figures are worth less; the rest of a measurement's notes is not about them.

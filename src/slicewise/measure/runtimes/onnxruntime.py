@@ -164,8 +164,8 @@ class OnnxSession:
         """Run once, or as many times at once as there are requests; see the protocol."""
         try:
             waiting = [] if self._others is None else self._others.begin(self._session)
-            self._session.run_with_iobinding(self._bound)
-            self._bound.synchronize_outputs()
+            self._bound.run(self._session)
+            self._bound.binding.synchronize_outputs()
             for each in waiting:
                 each.result()
         except Exception as err:
@@ -175,7 +175,7 @@ class OnnxSession:
         """Run once and return the outputs; see the protocol."""
         self.run()
         with mapped(lambda err: _refuse(err, self.subject.name)):
-            made = [value.numpy() for value in self._bound.get_outputs()]
+            made = [value.numpy() for value in self._bound.binding.get_outputs()]
         return tuple(each.astype(np.float32) if each.dtype.kind == "f" else each for each in made)
 
     def profile(self, runs: int) -> tuple[NodeTime, ...]:
@@ -194,7 +194,7 @@ class OnnxSession:
             session = self._opened.session(profile_prefix=str(Path(folder) / "profile"))
             bound, _ = _bound(session, self.subject, self._values, None, is_warm=False)
             for _ in range(_UNCOUNTED + runs):
-                session.run_with_iobinding(bound)
+                bound.run(session)
             events = json.loads(Path(session.end_profiling()).read_text())
         return _node_times(events, runs)
 
@@ -209,11 +209,11 @@ class OnnxSession:
 class _Others:
     """The requests beside the first, each with a binding and a thread of its own."""
 
-    bindings: Sequence[Any]
+    bindings: Sequence["_Bound"]
     pool: ThreadPoolExecutor
 
     @staticmethod
-    def of(bindings: Sequence[Any]) -> "_Others | None":
+    def of(bindings: Sequence["_Bound"]) -> "_Others | None":
         """Return them; None where there is one request only."""
         if not bindings:
             return None
@@ -221,10 +221,29 @@ class _Others:
 
     def begin(self, session: Any) -> list[Future[None]]:
         """Start a run of each; the interpreter's lock is let go while they run."""
-        return [self.pool.submit(session.run_with_iobinding, each) for each in self.bindings]
+        return [self.pool.submit(each.run, session) for each in self.bindings]
 
 
 # --- inputs and outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A binding of inputs and outputs. `fresh` are outputs that get new memory in each run."""
+
+    binding: Any
+    fresh: Sequence[str]
+    place: str
+    number: int
+
+    def run(self, session: Any) -> None:
+        """Run once."""
+        if self.fresh:
+            # else the memory of the run before stays bound, and its shape is checked
+            self.binding.clear_binding_outputs()
+            for name in self.fresh:
+                self.binding.bind_output(name, self.place, self.number)
+        session.run_with_iobinding(self.binding)
 
 
 def _bound(
@@ -234,7 +253,7 @@ def _bound(
     gpu: int | None,
     *,
     is_warm: bool = True,
-) -> tuple[Any, tuple[Note, ...]]:
+) -> tuple[_Bound, tuple[Note, ...]]:
     """Return the binding of inputs and outputs.
 
     `is_warm`: run once, so that the outputs go to the memory of that run from then on.
@@ -251,19 +270,36 @@ def _bound(
         binding.bind_ortvalue_input(
             declared.name, _ort_value(given.pop(declared.name), declared.type, place, number)
         )
-    outputs = [each.name for each in session.get_outputs()]
-    for name in outputs:
-        binding.bind_output(name, place, number)
+    outputs = session.get_outputs()
+    for declared in outputs:
+        binding.bind_output(declared.name, place, number)
+    fresh = tuple(each.name for each in outputs)
     if is_warm:
         session.run_with_iobinding(binding)
         made = binding.get_outputs()
-        if all(each.is_tensor() for each in made):
+        # memory that is bound has to be of the declared shape, which some files get wrong
+        if all(_is_declared(v, each.shape) for v, each in zip(made, outputs, strict=True)):
             binding.clear_binding_outputs()
-            for name, value in zip(outputs, made, strict=True):
-                binding.bind_ortvalue_output(name, value)
+            for declared, value in zip(outputs, made, strict=True):
+                binding.bind_ortvalue_output(declared.name, value)
+            fresh = ()
     unused = ", ".join(given)
     text = f"the ONNX file does not take {unused}, which no operator in it reads"
-    return binding, (Note("input-unused", text),) if unused else ()
+    bound = _Bound(binding, fresh, place, number)
+    return bound, (Note("input-unused", text),) if unused else ()
+
+
+def _is_declared(value: Any, shape: Sequence[int | str | None] | None) -> bool:
+    """True for a tensor whose shape is that of the file, where the file tells it."""
+    if not value.is_tensor():
+        return False
+    found = value.shape()
+    if shape is None:
+        return True
+    return len(found) == len(shape) and all(
+        not isinstance(wanted, int) or wanted == size
+        for size, wanted in zip(found, shape, strict=True)
+    )
 
 
 def _ort_value(value: NDArray[np.generic], kind: str, place: str, number: int) -> Any:

@@ -64,8 +64,8 @@ def quantise(
     the least and greatest value seen in calibration, as onnxruntime's kernels for VNNI want them;
     a processor without VNNI gets 7 bits of weights, since two products of 8 overflow its 16-bit
     sums. `judge` tells how a file agrees with the source on the calibrating samples; a careful
-    kind leaves parts in float until that is `least` and a little more. `TuningError` where the quantiser does not
-    take the model, or no part of it agrees.
+    kind leaves parts in float until that is `least` and a little more. `TuningError` where the
+    quantiser does not take the model, or no part of it agrees.
     """
     how = KINDS[kind]
     target.parent.mkdir(parents=True, exist_ok=True)
