@@ -101,6 +101,9 @@ def test_what_was_kept_is_said_to_be_kept_whatever_the_noise() -> None:
     told = replace(made, notes=(Note("tune-no-gain", "the default is kept"),))
     assert standing(told) is Standing.KEPT
     assert "Nothing was changed" in tune_page(kept, arguments=["tune"])
+    # kernels change where no option does
+    kernels = replace(kept, engine="tvm", after_ms=around(4.0, 0.001))
+    assert standing(kernels) is Standing.FASTER
 
 
 def test_a_result_that_was_known_tells_no_times() -> None:

@@ -64,7 +64,21 @@ def test_weights_are_the_predicted_latencies_of_the_operators(decoder: str) -> N
     assert [each.key for each in heaviest] == [each.key for each in made.workloads]
 
 
-def test_what_the_store_knows_is_not_tuned_again(decoder: str) -> None:
+def test_what_a_short_run_left_in_the_store_is_where_the_next_one_begins(decoder: str) -> None:
+    first = tune(decoder, device="cpu", options=_options())
+    again = tune(decoder, device="cpu", options=_options(seed=1))
+    searched = [trial for trial in again.trials if not trial.is_alone]
+    assert len(searched) == 24
+    for old in first.workloads:
+        assert old.tuned is not None
+        own = [trial.config for trial in searched if trial.workload == old.key]
+        assert old.tuned.config in own[:3]
+
+
+def test_what_the_store_knows_is_not_tuned_again(
+    decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slicewise.flows.tune._SETTLED", 1)
     first = tune(decoder, device="cpu", options=_options())
     again = tune(decoder, device="cpu", options=_options())
     assert all(each.tuned is not None and each.tuned.is_from_store for each in again.workloads)
@@ -211,7 +225,8 @@ def test_an_artefact_that_is_slower_gives_way_to_the_default(
         ({"servers": 4096, "share": "cores:0"}, UsageError, r"servers=4096"),
         ({"engine_options": {"nosuch": "1"}}, UsageError, r"nosuch"),
         ({"accuracy_data": Path("absent.npz")}, UsageError, r"'absent.npz' is not there"),
-        ({"executor": "kubernetes"}, UsageError, r"crew 'kubernetes' is unknown"),
+        ({"seed": -1}, UsageError, r"seed=-1 is below 0"),
+        ({"executor": "kubernetes"}, UsageError, r"executor 'kubernetes' is unknown"),
     ],
 )
 def test_a_mistake_is_one_clear_line(

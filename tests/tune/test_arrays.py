@@ -54,6 +54,9 @@ def test_what_is_no_array_of_samples_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "scalar.npy", np.float32(1))
     with pytest.raises(UsageError, match="no array of samples"):
         first_axis(tmp_path / "scalar.npy")
+    np.save(tmp_path / "nan.npy", np.array([1.0, np.nan]))
+    with pytest.raises(UsageError, match=r"nan\.npy.* holds what is no number"):
+        first_axis(tmp_path / "nan.npy")
     (tmp_path / "bad.npz").write_bytes(b"nothing of the kind")
-    with pytest.raises(UsageError, match="cannot be read as arrays"):
+    with pytest.raises(UsageError, match=r"cannot be read as an \.npz archive of plain arrays"):
         unpacked(tmp_path / "bad.npz", tmp_path / "out")

@@ -38,7 +38,8 @@ class Workload:
     each other (same operators and ranks, other sizes). `count` is how often the model has it,
     `weight_ms` the predicted latency of all of these on the share. `default_config` is what runs
     where nothing was tuned, '' where the engine has no such thing; it is the first candidate of
-    the first round, so that the gain is against something measured in the same way.
+    the first round, so that the gain is against something measured in the same way. `candidates`
+    is how many there are in all, None where they cannot be counted.
 
     >>> w = Workload("0f", "MatMul 1x128x256 256x256", ("MatMul",), count=4, weight_ms=2.0)
     >>> w.mean_ms
@@ -53,6 +54,7 @@ class Workload:
     nodes: tuple[str, ...] = ()
     kin: str = ""
     default_config: str = ""
+    candidates: int | None = None
 
     @property
     def mean_ms(self) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 from slicewise.core.errors import TuningError, UsageError
 from slicewise.core.graph import Graph
 from slicewise.core.notes import Note, unique_notes
-from slicewise.core.tuning import Budget, Prepared, Trial, Tuned, TuneTask, TuningStopped
+from slicewise.core.tuning import Budget, Prepared, Trial, Tuned, TuneTask, TuningStopped, Workload
 from slicewise.flows.load import ModelLike, load
 from slicewise.flows.measure import Target, parts_of, target_here
 from slicewise.flows.tuning.options import (
@@ -35,6 +35,8 @@ Progress = Callable[[str], None]
 _EXHAUSTIVE = frozenset({"serving"})
 # Configurations of kin that a workload begins with.
 _HINTS = 4
+# Trials of a workload after which the store's best is taken: TVM's cost model is trained by then.
+_SETTLED = 32
 
 
 def tune(
@@ -226,6 +228,12 @@ def _searched(
     # what this run has begun with goes on, though the store knows its best by now
     begun = {trial.workload for trial in journal.entries}
     stored = {key: kept for key, kept in stored.items() if key not in begun}
+    # and what a short run left is where a longer one begins, not where it ends
+    open_keys = {each.key for each in run.prepared.workloads if not _is_settled(each, stored)}
+    hints |= {
+        key: (kept.config, *hints.get(key, ())) for key, kept in stored.items() if key in open_keys
+    }
+    stored = {key: kept for key, kept in stored.items() if key not in open_keys}
     known = (*journal.entries, *map(_as_trial, stored.values()))
     # An engine that measures apart takes its turn for each measurement by itself.
     parts = () if run.engine.is_apart else parts_of(target.place, target.share)
@@ -315,6 +323,14 @@ def _remembered(
     return found, {key: configs for key, configs in near.items() if configs}
 
 
+def _is_settled(workload: Workload, stored: Mapping[str, Tuned]) -> bool:
+    """Return whether the store's best comes from as many trials as make another search vain: all
+    the candidates that there are, or `_SETTLED`."""
+    kept = stored.get(workload.key)
+    enough = _SETTLED if workload.candidates is None else min(_SETTLED, workload.candidates)
+    return kept is not None and kept.trials >= enough
+
+
 def _remember(run: Run, best: Mapping[str, Tuned]) -> None:
     from slicewise.store.tuned import TunedStore
 
@@ -337,10 +353,10 @@ def _nothing_ran(run: Run, found: "RunResult") -> str:
     """Return why there is nothing to build an artefact from."""
     errors = Counter(trial.error or trial.outcome.value for trial in found.trials)
     told = "; ".join(f"{text} ({count} times)" for text, count in errors.most_common(2))
+    advice = "give another engine" if told else "give a larger budget"
     return (
         f"no configuration of {run.plan.graph.name} ran with {run.engine.name}"
-        f" ({len(found.trials)} tried): {told or 'none was proposed within the budget'}; give a"
-        " larger budget, or another engine"
+        f" ({len(found.trials)} tried): {told or 'none was proposed within the budget'}; {advice}"
     )
 
 

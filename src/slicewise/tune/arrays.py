@@ -2,6 +2,7 @@
 
 import math
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def first_axis(path: Path) -> int:
         ) from err
     if not isinstance(found, np.ndarray) or found.ndim == 0:
         raise UsageError(f"{str(path)!r} is no array of samples; its first axis must be those")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise UsageError(
+            f"{str(path)!r} holds what is no number (NaN or infinite), by which nothing can be"
+            " calibrated or judged; leave those samples out"
+        )
     return int(found.shape[0])
 
 
@@ -48,9 +54,11 @@ def unpacked(path: Path, folder: Path) -> dict[str, Path]:
                     np.save(file, arrays[key])
                 part.replace(target)
                 made[key] = target
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, zipfile.BadZipFile) as err:
+        why = err.strerror if isinstance(err, OSError) and err.strerror else "it is none"
         raise UsageError(
-            f"{str(path)!r} cannot be read as arrays: {err}; write it with numpy.savez"
+            f"{str(path)!r} cannot be read as an .npz archive of plain arrays ({why}); write it"
+            " with numpy.savez"
         ) from err
     return made
 

@@ -27,6 +27,7 @@ from slicewise.flows.tuning.result import (
 _LONGEST_CONFIG = 60
 _REASON = 120  # characters of why candidates failed
 _KEPT = frozenset({"default-kept", "tune-no-gain"})  # notes that say so
+_OF_KERNELS = frozenset({"tvm", "triton"})  # what these change is in no option of a runtime
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 32
 
@@ -47,7 +48,8 @@ def standing(made: TuneResult) -> Standing:
     if before is None or after is None or before.source == SUMMED:
         return Standing.APART
     is_told = any(note.code in _KEPT for note in made.notes)
-    if is_told or (made.before_options and made.before_options == made.after_options):
+    is_alike = bool(made.before_options) and made.before_options == made.after_options
+    if is_told or (is_alike and made.engine not in _OF_KERNELS):
         return Standing.KEPT
     if after.high < before.low:
         return Standing.FASTER
@@ -339,7 +341,7 @@ def phases_words(made: TuneResult) -> str:
     if is_all_known(made):
         return "nothing was tried this time, as all was known; --fresh begins anew."
     return (
-        f"{time_words(its.wall_s)} in all: search {time_words(its.search_s)}, build"
+        f"{time_words(its.wall_s)} of tuning: search {time_words(its.search_s)}, build"
         f" {time_words(its.build_s)} over {counted(its.clients, 'client')}; measuring"
         f" {time_words(its.measure_s)} over {counted(its.servers, 'server')}, busy"
         f" {its.busy_share:.0%} of the time."

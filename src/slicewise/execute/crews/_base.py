@@ -10,7 +10,7 @@ from slicewise.core.crew import Crew
 from slicewise.core.plugins import PluginTable
 
 CREWS = PluginTable(
-    what="crew",
+    what="executor",
     rows={
         "inline": "slicewise.execute.crews.inline:InlineCrew",
         "local": "slicewise.execute.crews.local:LocalCrew",

@@ -36,7 +36,10 @@ def finish(
     notes: tuple[Note, ...] = ()
     if made.before is not None and made.after is not None:
         judgement = judge(made, progress=progress)
-        if judgement.is_slower:
+        if told := _only_default(found):
+            notes = (Note("default-kept", told),)
+            judgement = replace(judgement, after_ms=judgement.before_ms)
+        elif judgement.is_slower:
             text = (
                 f"no configuration was faster than the default beside it"
                 f" ({judgement.after_ms.value:.3g} against {judgement.before_ms.value:.3g} ms);"
@@ -46,6 +49,17 @@ def finish(
             made = run.engine.finish(run.task, run.prepared, {})
             judgement = replace(judgement, after_ms=judgement.before_ms)
     return _result(run, options, found, _placed(made, run), judgement, notes)
+
+
+def _only_default(found: "Found") -> str:
+    """Return why the artefact is the default, '' where it is not."""
+    best = found.best.values()
+    if not all(each.config == each.workload.default_config for each in best):
+        return ""
+    tried = {(trial.workload, trial.config) for trial in found.run.trials}
+    if len(tried) <= len(found.best):
+        return "only the default was tried; give more --trials or a larger --budget"
+    return f"the default is the best of the {len(tried)} candidates tried"
 
 
 def _placed(made: Artifact, run: "Run") -> Artifact:

@@ -58,6 +58,8 @@ class TuneOptions:
             given = getattr(self, name)
             if given is not None and given < 1:
                 raise UsageError(f"{name}={given} is not a positive number; give 1, 2, ...")
+        if self.seed < 0:
+            raise UsageError(f"seed={self.seed} is below 0; give 0, 1, 2, ...")
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"a budget of {self.seconds:g} s leaves no time; give over 0")
         if not 0 <= self.least_agreement <= 1:

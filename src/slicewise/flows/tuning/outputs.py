@@ -76,10 +76,10 @@ def _run(job: Job, asked: Path, answer: Path) -> str:
         except subprocess.TimeoutExpired:
             return f"the process was still running after {job.protocol.time_limit_s:g} s"
         finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            # what it has started goes with it, also where it has ended by itself
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             assert process.stdin is not None
             process.stdin.close()
         log.seek(0)

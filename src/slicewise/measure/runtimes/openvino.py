@@ -4,6 +4,7 @@ The latency hint is given, one stream unless asked otherwise; the number of thre
 With the option `requests` one run is so many inferences at once, on as many streams.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -47,7 +48,12 @@ class OpenVino:
     devices: frozenset[str] = frozenset({"cpu"})
 
     def load(self) -> Mapping[str, str]:
-        """Import OpenVINO and return its version."""
+        """Import OpenVINO and return its version.
+
+        It is kept from sending usage data, which nobody who measures has asked for, and whose
+        process may outlive this one: without its package OpenVINO does without.
+        """
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         try:
             import openvino  # type: ignore[import-not-found, unused-ignore]
         except ImportError as err:

@@ -229,6 +229,7 @@ def take_up(task: TuneTask) -> tuple[Problem, Workload, tuple[Note, ...]]:
         settings = tuple(each for each in settings if each.numerics == AS_IS or each is first)
         notes = (*notes, refusal)
     whole = task.device.parent or task.device
+    workload = replace(workload, candidates=len(settings))
     problem = Problem(
         workload=workload.key,
         folder=task.folder,

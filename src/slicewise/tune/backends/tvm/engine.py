@@ -20,6 +20,7 @@ from slicewise.core.tuning import (
     workload_key,
 )
 from slicewise.tune.backends._base import Client, Engine, Server
+from slicewise.tune.backends.tvm.build import first_line
 from slicewise.tune.backends.tvm.imports import import_tvm, installed, refuse_versions
 from slicewise.tune.backends.tvm.problem import TvmProblem
 
@@ -63,7 +64,13 @@ class TvmEngine:
         import_tvm()
         target = make_target(options["target"], task.threads)
         imported = import_model(task.subject, task.graph)
-        kernels = kernels_of(imported.module, target)
+        try:
+            kernels = kernels_of(imported.module, target)
+        except Exception as err:
+            raise TuningError(
+                f"TVM cannot take model {task.subject.name!r} apart: {first_line(err)}; use engine"
+                " serving"
+            ) from err
         if not kernels:
             raise TuningError(
                 f"engine tvm finds no operator to tune in model {task.subject.name!r}; use engine"
