@@ -172,6 +172,9 @@ def _gains_title(made: TuneResult) -> str:
     if not gains:
         reached = sum(each.tuned is not None for each in made.workloads)
         return f"{reached} of {counted(len(made.workloads), 'workload')} tuned"
+    if standing(made) is Standing.KEPT:
+        best = format_number(max(gains))
+        return f"Among the candidates the best looked {best} times as fast; the default is served"
     if len(gains) == 1:
         return f"{format_number(gains[0])} times as fast as the default"
     low, high = format_number(min(gains)), format_number(max(gains))

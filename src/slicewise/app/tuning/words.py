@@ -379,7 +379,8 @@ def curve_words(points: Sequence[CurvePoint]) -> str:
     falls = [
         after
         for before, after in pairwise(points)
-        if after.total_ms < before.total_ms and not after.is_alone
+        # a trial that is better than the prediction is no gain over another trial
+        if before.trials > 0 and after.total_ms < before.total_ms and not after.is_alone
     ]
     if not falls:
         return f"{told}; no trial beat the first."
