@@ -26,7 +26,7 @@ from slicewise.core.tuning import Trial
 from slicewise.store.trials import open_trials
 
 KILLS = 50
-BUDGET = 600
+BUDGET = 2000
 _MOST = 14  # trials kept before a kill
 _DIGEST = "tune_kills"
 _MARK = "SLICEWISE_TUNE_KILLS"
