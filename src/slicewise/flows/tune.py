@@ -17,6 +17,7 @@ from slicewise.flows.measure import Target, parts_of, target_here
 from slicewise.flows.tuning.options import (
     AUTO,
     DEFAULT_SECONDS,
+    EXHAUSTIVE,
     INLINE,
     TuneOptions,
     is_tuned_folder,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from slicewise.tune.run import RunResult, RunSettings, Seats
 
 Progress = Callable[[str], None]
-# Engines that try all there is where nobody bounds them.
-_EXHAUSTIVE = frozenset({"serving"})
 # Configurations of kin that a workload begins with.
 _HINTS = 4
 # Trials of a workload after which the store's best is taken: TVM's cost model is trained by then.
@@ -295,7 +294,7 @@ def _settings(run: Run, options: TuneOptions) -> "RunSettings":
     from slicewise.tune.run import RunSettings
 
     seconds = options.seconds
-    if seconds is None and options.trials is None and run.engine.name not in _EXHAUSTIVE:
+    if seconds is None and options.trials is None and run.engine.name not in EXHAUSTIVE:
         seconds = DEFAULT_SECONDS
     return RunSettings(
         budget=Budget(options.trials, seconds),

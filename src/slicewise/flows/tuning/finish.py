@@ -13,7 +13,7 @@ from slicewise.core.tuning import Artifact, Trial, TrialOutcome, Tuned, Workload
 from slicewise.core.whole_file import copy_folder
 from slicewise.flows.predict import describe
 from slicewise.flows.tuning.judge import Judgement, judge
-from slicewise.flows.tuning.options import TuneOptions
+from slicewise.flows.tuning.options import EXHAUSTIVE, TuneOptions
 from slicewise.flows.tuning.result import SUMMED, CurvePoint, Outlook, TunedWorkload, TuneResult
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _outlook(run: "Run", options: TuneOptions, found: "Found") -> Outlook | None
 
     searched = [trial for trial in found.run.trials if not (trial.is_warm or trial.is_alone)]
     phases = found.run.phases
-    if run.engine.name in _EXHAUSTIVE or not searched or phases.wall_s <= 0:
+    if run.engine.name in EXHAUSTIVE or not searched or phases.wall_s <= 0:
         return None
     made = outlook(
         run.prepared.workloads,
@@ -198,10 +198,6 @@ def _outlook(run: "Run", options: TuneOptions, found: "Found") -> Outlook | None
     )
     total = Estimate(made.value, low=made.low, high=made.high, source="extrapolated")
     return Outlook(made.seconds, made.trials, total)
-
-
-# Engines that try all there is: more time brings nothing.
-_EXHAUSTIVE = frozenset({"serving"})
 
 
 def _say(progress: Progress | None, text: str) -> None:

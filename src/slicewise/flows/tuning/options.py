@@ -8,6 +8,8 @@ from slicewise.core.errors import UsageError
 
 # Where neither a number of trials nor a time is given, an engine that searches goes on so long.
 DEFAULT_SECONDS = 600.0
+# Engines that try all there is where nobody bounds them: then more time brings nothing.
+EXHAUSTIVE = frozenset({"serving"})
 AUTO = "auto"
 # The executor without processes: clients and servers are part of this one.
 INLINE = "inline"
